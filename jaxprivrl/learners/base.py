@@ -1,0 +1,63 @@
+"""The learner protocol and what learners share."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprivrl.mdp import Policy, Shape
+from jaxprivrl.privatizers import Release
+
+Array = jax.Array
+Key = jax.Array
+
+
+class Hyperparameters(NamedTuple):
+    """Traced numbers of a learner: a sweep may vmap over any of them.
+
+    Attributes:
+      num_episodes: f32[], K, in the logarithms of the bonuses and the default step size.
+      bonus_scale: f32[], multiplies the whole bonus.
+      learning_rate: f32[], eta of mirror descent.
+      failure_prob: f32[], the learner's delta.
+    """
+
+    num_episodes: Array
+    bonus_scale: Array
+    learning_rate: Array
+    failure_prob: Array
+
+
+class Learner(NamedTuple):
+    """A pair of pure functions; `step` is a scan body up to its key.
+
+    Attributes:
+      init: `() -> state`.
+      step: `(key, state, release) -> (state, policy)`: the policy of the next episode; the key is consumed.
+    """
+
+    init: Callable[[], Any]
+    step: Callable[[Key, Any, Release], tuple[Any, Policy]]
+
+
+class LearnerFactory(Protocol):
+    """Signature of the entries of LEARNERS."""
+
+    def __call__(self, shape: Shape, hyper: Hyperparameters) -> Learner: ...
+
+
+def default_learning_rate(horizon: int, num_actions: int, num_episodes: int) -> float:
+    """eta = sqrt(2 ln A / (H^2 K)), the step size of the paper's regret theorem for policy optimization."""
+    return float(np.sqrt(2.0 * np.log(num_actions) / (horizon**2 * num_episodes)))
+
+
+def greedy(q: Array, u: Array) -> Policy:
+    """The least q, f32[S, A] one-hot; the m tied actions share the unit interval of u[S] equally."""
+    tied = q == jnp.min(q, -1, keepdims=True)
+    m = jnp.sum(tied, -1, dtype=jnp.int32)
+    pick = jnp.minimum((u * m.astype(jnp.float32)).astype(jnp.int32), m - 1)
+    earlier = np.tril(np.ones((q.shape[-1],) * 2, bool), -1)
+    rank = jnp.sum(tied[:, None, :] & earlier[None], -1, dtype=jnp.int32)
+    return (tied & (rank == pick[:, None])).astype(jnp.float32)

@@ -1,0 +1,166 @@
+"""The privatizer protocol, and the form that the mechanisms share.
+
+Every additive mechanism is written as exact prefix counts plus a noise stream that does not depend on the data and is
+drawn at unit scale. The noise of a seed is then drawn once for all epsilons, the counts stay exact integers, and the
+noise can be tested without data. The scale of the noise comes from `accounting`, through `NoiseParameters`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprivrl.mdp import Counts, Shape
+
+Array = jax.Array
+Key = jax.Array
+
+
+class Release(NamedTuple):
+    """All that a learner may ever see: noisy cumulative counts and public facts about their noise.
+
+    Attributes:
+      counts: noisy Counts, f32 `[H|1, S, A(, S)]`.
+      std: Counts of f32[], standard deviation of the noise on one entry of each family.
+      error: Counts of f32[], bound on |noisy - true| of each family that holds with high probability (E1, E1, E2).
+      num_episodes: i32[], number of users in the counts.
+    """
+
+    counts: Counts
+    std: Counts
+    error: Counts
+    num_episodes: Array
+
+
+class NoiseParameters(NamedTuple):
+    """What accounting tells a privatizer: traced numbers, so that a grid of epsilons is one program.
+
+    Attributes:
+      scale: f32[], scale of one noise draw.
+      error: Counts of f32[M], high-probability error by bucket of the episode number (see `precision`).
+    """
+
+    scale: Array
+    error: Counts
+
+
+class Totals(NamedTuple):
+    """SENSITIVE: exact sums over users. Integers stay exact to 2**31; cost sums carry their rounding error."""
+
+    visits: Array  # i32[H|1, S, A]
+    costs: Array  # f32[H|1, S, A]
+    cost_residue: Array  # f32[H|1, S, A]
+    transitions: Array  # i32[H|1, S, A, S]
+
+
+class PrivatizerState(NamedTuple):
+    """State of every privatizer, in three parts by what they depend on.
+
+    Attributes:
+      num_episodes: i32[], users seen: the same for every run of a batch.
+      noise: data-independent noise at unit scale: the same for every epsilon of a seed.
+      totals: SENSITIVE Totals of one run.
+    """
+
+    num_episodes: Array
+    noise: Any
+    totals: Totals
+
+
+class Privatizer(NamedTuple):
+    """A pair of pure functions; `step` is a scan body up to its key.
+
+    Attributes:
+      init: `(zero_counts) -> (state, release)`: exact zeros, what the first episode uses.
+      step: `(key, state, counts_of_one_episode) -> (state, release)`; the key is consumed.
+    """
+
+    init: Callable[[Counts], tuple[PrivatizerState, Release]]
+    step: Callable[[Key, PrivatizerState, Counts], tuple[PrivatizerState, Release]]
+
+
+class PrivatizerFactory(Protocol):
+    """Signature of the entries of PRIVATIZERS."""
+
+    def __call__(self, shape: Shape, parameters: NoiseParameters) -> Privatizer: ...
+
+
+class NoiseStream(NamedTuple):
+    """Data-independent noise on a running count, at unit scale.
+
+    Attributes:
+      init: `(zeros) -> state` for a tuple of arrays of counters.
+      step: `(key, state, n) -> (state, noise)`: the noise of the release after n episodes, like `zeros`.
+      std: `(n) -> f32[]`: standard deviation of one entry of that noise.
+      bucket: `(n) -> i32[]`: row of the error table.
+    """
+
+    init: Callable[[Any], Any]
+    step: Callable[[Key, Any, Array], tuple[Any, Any]]
+    std: Callable[[Array], Array]
+    bucket: Callable[[Array], Array]
+
+
+def additive(shape: Shape, parameters: NoiseParameters, stream: NoiseStream) -> Privatizer:
+    """Exact prefix counts plus `scale` times a noise stream: the common form of the mechanisms.
+
+    With two families only costs and transitions get noise of their own; visits are the noisy transitions summed over
+    s2, and their std grows by sqrt(S).
+    """
+    scale = parameters.scale
+
+    def release(totals: Totals, unit: Any, n: Array) -> Release:
+        visits, costs, transitions = true_counts(totals)
+        if unit is not None:
+            if shape.families == 3:
+                visits = visits + scale * unit[0]
+            costs, transitions = costs + scale * unit[-2], transitions + scale * unit[-1]
+        if shape.families == 2:
+            visits = jnp.sum(transitions, -1)
+        std = scale * stream.std(n)
+        std_visits = std * np.float32(np.sqrt(shape.num_states)) if shape.families == 2 else std
+        row = stream.bucket(n)
+        error = jax.tree.map(lambda table: jax.lax.dynamic_index_in_dim(table, row, keepdims=False), parameters.error)
+        return Release(Counts(visits, costs, transitions), Counts(std_visits, std, std), error, n)
+
+    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
+        totals = zero_totals(zero_counts)
+        n = jnp.zeros((), jnp.int32)
+        state = PrivatizerState(n, stream.init(tuple(zero_counts[-shape.families :])), totals)
+        return state, release(totals, None, n)
+
+    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
+        n = state.num_episodes + 1
+        totals = add_episode(state.totals, counts)
+        noise_state, unit = stream.step(key, state.noise, n)
+        return PrivatizerState(n, noise_state, totals), release(totals, unit, n)
+
+    return Privatizer(init, step)
+
+
+def zero_totals(zero_counts: Counts) -> Totals:
+    """Totals of no users, shaped like a Counts of zeros."""
+    v, c, t = zero_counts
+    return Totals(v.astype(jnp.int32), c, jnp.zeros_like(c), t.astype(jnp.int32))
+
+
+def add_episode(totals: Totals, counts: Counts) -> Totals:
+    """Adds one user's counts; costs are clipped to [0, visits], because the sensitivity relies on it.
+
+    Cost sums use compensated (Kahan) addition: at a million users plain float32 would lose whole units.
+    """
+    costs = jnp.clip(counts.costs, 0.0, counts.visits) - totals.cost_residue
+    total = totals.costs + costs
+    return Totals(
+        totals.visits + counts.visits.astype(jnp.int32),
+        total,
+        (total - totals.costs) - costs,
+        totals.transitions + counts.transitions.astype(jnp.int32),
+    )
+
+
+def true_counts(totals: Totals) -> Counts:
+    """The exact counts as f32."""
+    return Counts(totals.visits.astype(jnp.float32), totals.costs, totals.transitions.astype(jnp.float32))
