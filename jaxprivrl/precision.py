@@ -197,8 +197,6 @@ def laplace_sum_quantile(num_terms: int, tail_prob: float) -> float:
         slack = 30.0 - log_half  # Bernstein: P(|Poisson(x) - x| >= width) <= 2 exp(-slack)
         width = slack / 3 + math.sqrt(slack * slack / 9 + 2 * slack * x)
         j = np.arange(max(0.0, math.floor(x - width)), min(m - 1, math.ceil(x + width)) + 1)
-        if j.size == 0:
-            return -math.inf
         log_poisson = special.xlogy(j, x) - x - special.gammaln(j + 1)
         total = np.sum(np.exp(log_poisson - log_half) * special.betainc(m, m - j, 0.5)) + 2e-13
         return math.log(total)

@@ -59,11 +59,24 @@ def init(shape: Shape, learner: Learner, privatizer: Privatizer) -> RunState:
 
 
 def step(
-    keys: Streams, state: RunState, dynamics: Dynamics, shape: Shape, learner: Learner, privatizer: Privatizer
+    keys: Streams,
+    state: RunState,
+    dynamics: Dynamics,
+    shape: Shape,
+    learner: Learner,
+    privatizer: Privatizer,
+    *,
+    realised: bool = False,
 ) -> tuple[RunState, Array]:
-    """One episode: plan on the last release, play, count, release; returns the exact regret f32[] of the policy."""
+    """One episode: plan on the last release, play, count, release.
+
+    Returns the state and the regret f32[]: the exact expected one of the policy, or, if `realised`, the sum of the
+    gaps at the visited steps, which has the same mean.
+    """
     learner_state, policy = learner.step(keys.learner, state.learner, state.release)
     trajectory, regret = play(keys.environment, dynamics, policy)
+    if realised:
+        regret = jnp.sum(dynamics.gaps[jnp.arange(shape.horizon), trajectory.states, trajectory.actions])
     counts = tally(shape, trajectory)
     privatizer_state, release = privatizer.step(keys.noise, state.privatizer, counts)
     return RunState(privatizer_state, learner_state, release), regret
@@ -108,7 +121,7 @@ def cumulate(p: Array) -> Array:
 
 
 def tally(shape: Shape, trajectory: Trajectory) -> Counts:
-    """Counts of one episode, f32 `[H|1, S, A(, S)]`.
+    """Counts of one episode by step, f32 `[H, S, A(, S)]`; a privatizer pools them if its counters are pooled.
 
     Dense one-hots rather than a scatter: XLA fuses them into the sums that follow.
     """
@@ -120,10 +133,7 @@ def tally(shape: Shape, trajectory: Trajectory) -> Counts:
     visits = cell.astype(jnp.float32)
     costs = jnp.where(cell, trajectory.costs[:, None, None], 0.0)
     transitions = (cell[..., None] & at_s2[:, None, None, :]).astype(jnp.float32)
-    counts = Counts(visits, costs, transitions)
-    if shape.num_stages == 1:
-        counts = jax.tree.map(lambda x: jnp.sum(x, 0, keepdims=True), counts)
-    return counts
+    return Counts(visits, costs, transitions)
 
 
 def simulate(key: Key, mdp: MDP, learner: Learner, privatizer: Privatizer, shape: Shape, num_episodes: int) -> Array:

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import xarray as xr
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxprivrl import _validate, accounting, environments, noise, simulation
+from jaxprivrl import _validate, accounting, environments, noise, published, results, simulation
 from jaxprivrl import mdp as mdp_lib
 from jaxprivrl.learners import LEARNERS, Hyperparameters, Learner, default_learning_rate
 from jaxprivrl.mdp import MDP, Counts, Dynamics, Shape
@@ -122,8 +121,13 @@ class Plan(NamedTuple):
 
 def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     """Checks a spec, builds its MDP if none is given, and asks accounting for every noise scale."""
-    _validate.one_of("learner", spec.learner, LEARNERS)
-    _validate.one_of("privatizer", spec.privatizer, PRIVATIZERS)
+    _validate.one_of("learner", spec.learner, LEARNERS | published.LEARNERS)
+    _validate.one_of("privatizer", spec.privatizer, PRIVATIZERS | published.PRIVATIZERS)
+    if (spec.learner in published.LEARNERS) != (spec.privatizer in published.PRIVATIZERS):
+        raise ValueError(
+            f"'{spec.learner}' does not run with '{spec.privatizer}': the published experiment is a set of its own. "
+            f"Pair {', '.join(published.LEARNERS)} with {', '.join(published.PRIVATIZERS)}."
+        )
     _validate.positive_int("episodes", spec.episodes, "Pass the number of users, one episode each.")
     _validate.positive_int("seeds", spec.seeds)
     if spec.seed_start < 0 or spec.seed_start + spec.seeds > 2**31:
@@ -136,7 +140,7 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
         _validate.finite_at_least("bonus_scale", scale, 0.0, "Use 1 for the bonus as derived, 0 for none.")
     for rate in spec.learning_rates or ():
         _validate.finite_at_least("learning_rate", rate, 0.0, "Leave it out for the paper's step size.")
-    epsilons = (math.inf,) if spec.privatizer == "exact" else spec.epsilons
+    epsilons = (math.inf,) if spec.privatizer in ("exact", "published_none") else spec.epsilons
     for name, values in (("epsilons", epsilons), ("bonus_scales", spec.bonus_scales)):
         if not values or len(set(values)) < len(values):
             raise ValueError(f"Expected {name}={list(values)} to be distinct and at least one. Drop repeated values.")
@@ -149,19 +153,7 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     if spec.homogeneous and not mdp_lib.is_homogeneous(mdp):
         raise ValueError("The stages of this MDP differ, so counts cannot be pooled over h. Drop homogeneous.")
     problem = accounting.Problem(H, S, A, spec.episodes, spec.homogeneous, spec.families)
-    calibrations = tuple(
-        accounting.calibrate(
-            spec.privatizer,
-            problem,
-            epsilon,
-            dp_delta=spec.dp_delta,
-            target=spec.target,
-            calibration=spec.calibration,
-            failure_prob=spec.failure_prob,
-            time_varying=spec.precision == "time_varying",
-        )
-        for epsilon in epsilons
-    )
+    calibrations = tuple(_calibrate(spec, problem, epsilon) for epsilon in epsilons)
     postprocess = spec.postprocess or DEFAULTS.get(spec.learner, "none")
     names = Names(spec.learner, spec.privatizer, _validate.one_of("postprocess", postprocess, POSTPROCESSORS))
     rates = spec.learning_rates or (default_learning_rate(H, A, spec.episodes),)
@@ -200,7 +192,7 @@ def sweep(
     Privacy: the guarantee of each epsilon is that of one run. Runs of a seed share their noise across epsilons.
     """
     plan = resolve(spec, mdp)
-    return to_dataset(plan, *run(plan, progress))
+    return results.to_dataset(plan, *run(plan, progress))
 
 
 def run(plan: Plan, progress: Callable[[int, int, float], None] | None = None) -> tuple[np.ndarray, dict[str, float]]:
@@ -212,6 +204,8 @@ def run(plan: Plan, progress: Callable[[int, int, float], None] | None = None) -
     done = 0
     program, seconds = compiled(plan)
     compile_seconds += seconds
+    if progress:
+        progress(0, total, compile_seconds)
     for first in range(0, spec.seeds, plan.tile):
         # A last, shorter tile is filled up with seeds whose results are dropped: one shape, one program.
         seeds = spec.seed_start + first + np.arange(plan.tile)
@@ -303,7 +297,8 @@ def _batched_step(names: Names, shape: Shape, state: RunState) -> Callable:
     """One episode of all runs of a tile: vmap over seeds of vmap over cells, batch axes last."""
 
     def step(keys: Streams, state: RunState, cell: Cell, dynamics: Dynamics) -> tuple[RunState, Array]:
-        return simulation.step(keys, state, dynamics, shape, *parts(names, shape, cell))
+        realised = names.learner in published.LEARNERS  # the published code sums the gaps at visited steps
+        return simulation.step(keys, state, dynamics, shape, *parts(names, shape, cell), realised=realised)
 
     by_cell, by_seed = _axes(state, noise=None), _axes(state, noise=-1)
     over_cells = jax.vmap(step, in_axes=(None, by_cell, 0, None), out_axes=(by_cell, -1))
@@ -312,8 +307,8 @@ def _batched_step(names: Names, shape: Shape, state: RunState) -> Callable:
 
 def parts(names: Names, shape: Shape, cell: Cell) -> tuple[Learner, Privatizer]:
     """Learner, fed through its post-processing, and privatizer of one cell."""
-    learner = LEARNERS[names.learner](shape, cell.hyper)
-    privatizer = PRIVATIZERS[names.privatizer](shape, cell.noise)
+    learner = (LEARNERS | published.LEARNERS)[names.learner](shape, cell.hyper)
+    privatizer = (PRIVATIZERS | published.PRIVATIZERS)[names.privatizer](shape, cell.noise)
     return compose(shape, POSTPROCESSORS[names.postprocess], learner), privatizer
 
 
@@ -382,53 +377,19 @@ def state_bytes(plan: Plan) -> int:
     return math.ceil(total / (plan.tile * len(plan.grid)))
 
 
-def to_dataset(plan: Plan, regret: np.ndarray, seconds: dict[str, float]) -> xr.Dataset:
-    """Names the axes of the results: hyper-parameters with one value become scalar coordinates."""
-    spec = plan.spec
-    epsilons, scales, rates = (list(dict.fromkeys(row[i] for row in plan.grid)) for i in range(3))
-    values = regret.reshape(len(epsilons), len(scales), len(rates), spec.seeds, -1)
-    guarantees = [c.guarantee for c in plan.calibrations]
-    data = xr.Dataset(
-        {"regret": (("epsilon", "bonus_scale", "learning_rate", "seed", "episode"), values)},
-        coords={
-            "epsilon": epsilons,
-            "bonus_scale": scales,
-            "learning_rate": rates,
-            "seed": spec.seed_start + np.arange(spec.seeds),
-            "episode": plan.records,
-            "epsilon_pure": ("epsilon", [g.epsilon_pure for g in guarantees]),
-            "epsilon_at_delta": ("epsilon", [g.epsilon_at_delta.get(spec.dp_delta, math.inf) for g in guarantees]),
-            "noise_scale": ("epsilon", [c.noise_scale for c in plan.calibrations]),
-        },
-        attrs={
-            "spec": dataclasses.asdict(spec),
-            "guarantees": [g.to_json() for g in guarantees],
-            "labels": [g.label for g in guarantees],
-            "seconds": seconds,
-            "horizon": plan.shape.horizon,
-            "num_states": plan.shape.num_states,
-            "num_actions": plan.shape.num_actions,
-        },
+def _calibrate(spec: SweepSpec, problem: accounting.Problem, epsilon: float) -> accounting.Calibration:
+    if spec.privatizer in published.PRIVATIZERS:
+        return published.calibrate(spec.privatizer, problem, epsilon)
+    return accounting.calibrate(
+        spec.privatizer,
+        problem,
+        epsilon,
+        dp_delta=spec.dp_delta,
+        target=spec.target,
+        calibration=spec.calibration,
+        failure_prob=spec.failure_prob,
+        time_varying=spec.precision == "time_varying",
     )
-    data["regret"].attrs.update(long_name="cumulative pseudo-regret", units="cost")
-    return data.squeeze([d for d in ("bonus_scale", "learning_rate") if data.sizes[d] == 1])
-
-
-def progress_bar(label: str, stream: Any = None) -> Callable[[int, int, float], None]:
-    """A tqdm bar on stderr for `sweep`: episodes per second over all runs, compile time apart."""
-    from tqdm import tqdm
-
-    bar: list[Any] = []
-
-    def update(done: int, total: int, compile_seconds: float) -> None:
-        if not bar:
-            bar.append(tqdm(total=total, desc=label, unit="ep", unit_scale=True, file=stream or sys.stderr))
-            bar[0].set_postfix_str(f"compiled in {compile_seconds:.1f} s")
-        bar[0].update(done - bar[0].n)
-        if done >= total:
-            bar[0].close()
-
-    return update
 
 
 def _cell(spec: SweepSpec, calibration: accounting.Calibration, bonus_scale: float, rate: float) -> Cell:

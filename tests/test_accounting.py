@@ -15,7 +15,6 @@ from jaxprivrl import accounting
 from jaxprivrl.accounting import CALIBRATIONS, MECHANISMS, Problem, calibrate, guarantee, noise_scale, sensitivity
 
 RIVER = Problem(horizon=20, num_states=6, num_actions=2, num_episodes=20_000)
-LAPLACE = [name for name, mech in MECHANISMS.items() if mech.noise == "laplace"]
 GAUSSIAN = [name for name, mech in MECHANISMS.items() if mech.noise == "gaussian"]
 NOISY = [name for name, mech in MECHANISMS.items() if mech.noise != "none"]
 
@@ -46,10 +45,7 @@ def _all_counts(H, S, A, homogeneous):
 @pytest.mark.parametrize("sizes", [(1, 2, 2), (2, 2, 2), (2, 3, 1), (3, 2, 1)])
 def test_sensitivity_is_brute_force(homogeneous, neighbours, families, sizes):
     counts = _all_counts(*sizes, homogeneous)
-    if neighbours == "replace":
-        differences = [x[:, None] - x[None] for x in counts]
-    else:
-        differences = [x[:, None] for x in counts]
+    differences = [x[:, None] - x[None] for x in counts] if neighbours == "replace" else [x[:, None] for x in counts]
     names = ("visits", "costs", "transitions")
     l1 = {n: np.abs(d).sum(axis=-1) for n, d in zip(names, differences, strict=True)}
     l2 = {n: np.square(d).sum(axis=-1) for n, d in zip(names, differences, strict=True)}
@@ -358,7 +354,9 @@ def test_sampling_a_step_is_paid_by_one_step():
     result = guarantee("local_sampled", RIVER, 6.0)
     assert (result.sensitivity_l1, result.levels, result.model) == (6.0, 1, "LDP")
     # pooled counts: bits are randomised per step, before they are summed
-    assert guarantee("local_bernoulli", RIVER._replace(homogeneous=True), 120.0).epsilon_pure == pytest.approx(1.0)
+    pooled = guarantee("local_bernoulli", RIVER._replace(homogeneous=True), 120.0)
+    assert pooled.epsilon_pure == pytest.approx(1.0)
+    assert pooled.epsilon_at_delta == guarantee("local_bernoulli", RIVER, 120.0).epsilon_at_delta
 
 
 # What people read
@@ -393,8 +391,17 @@ def test_statements_say_what_holds():
 def test_json(name):
     text = json.dumps(calibrate(name, RIVER, 1.0).guarantee.to_json(), allow_nan=False)
     data = json.loads(text)
-    keys = "noise_scale sensitivity_l1 sensitivity_l2 levels epsilon_pure epsilon_at_delta model neighbours".split()
-    assert set([*keys, "calibration", "statement", "label", "unit", "max_episodes", "nominal_epsilon"]) <= set(data)
+    keys = [
+        "noise_scale",
+        "sensitivity_l1",
+        "sensitivity_l2",
+        "levels",
+        "epsilon_pure",
+        "epsilon_at_delta",
+        "model",
+        "neighbours",
+    ]
+    assert {*keys, "calibration", "statement", "label", "unit", "max_episodes", "nominal_epsilon"} <= set(data)
     assert list(data["epsilon_at_delta"]) == ["1e-05"]
     if name in ("exact", *GAUSSIAN):
         assert data["epsilon_pure"] == "inf"

@@ -312,6 +312,15 @@ def test_bernoulli_std_and_error(epsilon_of_a_bit):
     assert np.mean(np.abs(noise) > error) <= 1e-3
 
 
+def test_pooled_bits_are_summed_over_steps():
+    pooled = precision("local_bernoulli", RIVER._replace(homogeneous=True), 120.0, 0.1)
+    wide = tables._error(MECHANISMS["local_bernoulli"], RIVER, 120.0, 20 * 20_000.0, "visits", TAIL)
+    assert pooled.visits[0] == pytest.approx(wide, rel=1e-6)
+    std = tables.standard_deviation("local_bernoulli", RIVER._replace(homogeneous=True), 120.0, np.array([9]))
+    one = tables.standard_deviation("local_bernoulli", RIVER, 120.0, np.array([180]))
+    np.testing.assert_allclose(std, one, rtol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [0.05, 1.0, 120.0])
 def test_bernoulli_error_is_the_best_chernoff_bound(scale):
     n, flip, tail_prob = 2_000, 1 / (1 + math.exp(1 / scale)), 1e-6

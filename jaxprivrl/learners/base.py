@@ -30,16 +30,25 @@ class Hyperparameters(NamedTuple):
     failure_prob: Array
 
 
+def no_values(state: Any, release: Any) -> Array:
+    """Stands in for `Learner.values` of a learner without a bound."""
+    raise NotImplementedError("This learner states no bound on values. Use one of LEARNERS.")
+
+
 class Learner(NamedTuple):
-    """A pair of pure functions; `step` is a scan body up to its key.
+    """Pure functions; `step` is a scan body up to its key.
 
     Attributes:
       init: `() -> state`.
       step: `(key, state, release) -> (state, policy)`: the policy of the next episode; the key is consumed.
+      values: `(state, release) -> f32[H, S]`: the optimistic costs to go that `step` plans with from the same state
+        and release, also for learners that work with rewards (cost to go = steps to go - reward to go). At
+        bonus_scale 1 they lie, with high probability, below V*, or below V of the policy for policy optimization.
     """
 
     init: Callable[[], Any]
     step: Callable[[Key, Any, Release], tuple[Any, Policy]]
+    values: Callable[[Any, Release], Array] = no_values
 
 
 class LearnerFactory(Protocol):

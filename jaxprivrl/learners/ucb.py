@@ -44,8 +44,10 @@ def ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
     H, S = shape.horizon, shape.num_states
     log_term, _ = _confidence(shape, hyper)
 
+    def estimate(release: Release) -> Estimates:
+        return paper_estimates(shape, release, hyper.bonus_scale, log_term * (1.0 + H))
+
     def step(key: Key, state: tuple, release: Release) -> tuple[tuple, Policy]:
-        estimates = paper_estimates(shape, release, hyper.bonus_scale, log_term * (1.0 + H))
         ties = noise.uniform(key, (H, S))
 
         def backward(value: Array, h: Array, constants: Any) -> tuple[Array, Policy]:
@@ -53,9 +55,18 @@ def ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
             q = optimistic_q(shape, estimates, value, h)
             return jnp.min(q, -1), greedy(q, at_stage(ties, h))
 
-        return state, stage_scan(backward, jnp.zeros(S), (estimates, ties), H, reverse=True)[1]
+        return state, stage_scan(backward, jnp.zeros(S), (estimate(release), ties), H, reverse=True)[1]
 
-    return Learner(init=lambda: (), step=step)
+    def values(state: tuple, release: Release) -> Array:
+        del state
+
+        def backward(value: Array, h: Array, estimates: Estimates) -> tuple[Array, Array]:
+            value = jnp.min(optimistic_q(shape, estimates, value, h), -1)
+            return value, value
+
+        return stage_scan(backward, jnp.zeros(S), estimate(release), H, reverse=True)[1]
+
+    return Learner(init=lambda: (), step=step, values=values)
 
 
 def ucb_po(shape: Shape, hyper: Hyperparameters) -> Learner:
@@ -79,10 +90,7 @@ def ucb_po(shape: Shape, hyper: Hyperparameters) -> Learner:
         logits = jnp.zeros((H, S, A))
         return logits, optimizer.init(logits)
 
-    def step(key: Key, state: Any, release: Release) -> tuple[Any, Policy]:
-        del key
-        logits, optimizer_state = state
-        policy = jax.nn.softmax(logits)
+    def evaluate(policy: Policy, release: Release) -> Array:
         estimates = paper_estimates(shape, release, hyper.bonus_scale, log_c + H * log_p)
 
         def backward(value: Array, h: Array, constants: Any) -> tuple[Array, Array]:
@@ -90,12 +98,22 @@ def ucb_po(shape: Shape, hyper: Hyperparameters) -> Learner:
             q = optimistic_q(shape, estimates, value, h)
             return jnp.sum(at_stage(policy, h) * q, -1), q
 
-        q = stage_scan(backward, jnp.zeros(S), (estimates, policy), H, reverse=True)[1]
+        return stage_scan(backward, jnp.zeros(S), (estimates, policy), H, reverse=True)[1]
+
+    def step(key: Key, state: Any, release: Release) -> tuple[Any, Policy]:
+        del key
+        logits, optimizer_state = state
+        policy = jax.nn.softmax(logits)
+        q = evaluate(policy, release)
         updates, optimizer_state = optimizer.update(q, optimizer_state, logits)
         logits = optax.apply_updates(logits, updates)
         return (logits - jnp.max(logits, -1, keepdims=True), optimizer_state), policy
 
-    return Learner(init, step)
+    def values(state: Any, release: Release) -> Array:
+        policy = jax.nn.softmax(state[0])
+        return jnp.sum(policy * evaluate(policy, release), -1)
+
+    return Learner(init, step, values)
 
 
 def paper_estimates(shape: Shape, release: Release, bonus_scale: Array, log_term: Array) -> Estimates:

@@ -40,10 +40,13 @@ class NoiseParameters(NamedTuple):
     Attributes:
       scale: f32[], scale of one noise draw.
       error: Counts of f32[M], high-probability error by bucket of the episode number (see `precision`).
+      strategy: f32[2, 5], what `host_strategy` returns; read by `central_blt` alone. It is the same for every epsilon
+        of a sweep, as the noise of a seed is: it must not be batched where the noise is shared.
     """
 
     scale: Array
     error: Counts
+    strategy: Array | None = None
 
 
 class Totals(NamedTuple):
@@ -74,7 +77,8 @@ class Privatizer(NamedTuple):
 
     Attributes:
       init: `(zero_counts) -> (state, release)`: exact zeros, what the first episode uses.
-      step: `(key, state, counts_of_one_episode) -> (state, release)`; the key is consumed.
+      step: `(key, state, counts_of_one_episode) -> (state, release)`; the counts have all H stages, whether the
+        counters are pooled or not; the key is consumed.
     """
 
     init: Callable[[Counts], tuple[PrivatizerState, Release]]
@@ -117,13 +121,11 @@ def additive(shape: Shape, parameters: NoiseParameters, stream: NoiseStream) -> 
             if shape.families == 3:
                 visits = visits + scale * unit[0]
             costs, transitions = costs + scale * unit[-2], transitions + scale * unit[-1]
-        if shape.families == 2:
-            visits = jnp.sum(transitions, -1)
         std = scale * stream.std(n)
         std_visits = std * np.float32(np.sqrt(shape.num_states)) if shape.families == 2 else std
-        row = stream.bucket(n)
-        error = jax.tree.map(lambda table: jax.lax.dynamic_index_in_dim(table, row, keepdims=False), parameters.error)
-        return Release(Counts(visits, costs, transitions), Counts(std_visits, std, std), error, n)
+        return make_release(
+            shape, parameters, Counts(visits, costs, transitions), Counts(std_visits, std, std), n, stream.bucket(n)
+        )
 
     def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
         totals = zero_totals(zero_counts)
@@ -133,11 +135,28 @@ def additive(shape: Shape, parameters: NoiseParameters, stream: NoiseStream) -> 
 
     def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
         n = state.num_episodes + 1
-        totals = add_episode(state.totals, counts)
+        totals = add_episode(state.totals, pool(shape, counts))
         noise_state, unit = stream.step(key, state.noise, n)
         return PrivatizerState(n, noise_state, totals), release(totals, unit, n)
 
     return Privatizer(init, step)
+
+
+def make_release(
+    shape: Shape, parameters: NoiseParameters, noisy: Counts, std: Counts, n: Array, bucket: Array
+) -> Release:
+    """The Release after n episodes: derives visits if two families are released, and looks the errors up."""
+    if shape.families == 2:
+        noisy = noisy._replace(visits=jnp.sum(noisy.transitions, -1))
+    error = jax.tree.map(lambda table: jax.lax.dynamic_index_in_dim(table, bucket, keepdims=False), parameters.error)
+    return Release(noisy, std, error, n)
+
+
+def pool(shape: Shape, counts: Counts) -> Counts:
+    """Counts of one episode, given by step, on the stage axis of the counters: as they are, or summed over h."""
+    if shape.num_stages == 1:
+        return jax.tree.map(lambda x: jnp.sum(x, 0, keepdims=True), counts)
+    return counts
 
 
 def zero_totals(zero_counts: Counts) -> Totals:

@@ -64,10 +64,74 @@ def local_stream(distribution: str) -> NoiseStream:
     )
 
 
+def honaker_stream(shape: Shape) -> NoiseStream:
+    """Noise of a Gaussian tree whose nodes are re-estimated from below: one draw per counter and episode.
+
+    The refined noise of a node of height j is r = w own + (1 - w) (r_left + r_right), w = 2^j / (2^(j+1) - 1), so that
+    q = (2^(j+1) - 1) r = sum over the nodes u of its subtree of 2^height(u) own_u. Episode n completes the nodes of
+    heights 0..t on one right spine, t the lowest set bit of n; the rest of the subtree of its top node is the live
+    nodes of n - 1 of heights 0..t-1, whose q are known. Hence, with one draw z for the whole spine,
+      q_n = (sum of the q of the live nodes below t) + c_t z,  c_t^2 = 1 + 4 + ... + 4^t = (4^(t+1) - 1) / 3,
+      release = (release of n without its bit t) + q_n / (2^(t+1) - 1).
+    Spines of different episodes are disjoint, so this has the law of the tree with a draw for every node.
+
+    Two slots per level: the release, as in `tree_stream`, and the sum of the q over the run of set bits that starts at
+    the level: the one at level 0 after n - 1 is what q_n needs. All sums are of like-sized terms: nothing cancels.
+    """
+    slots = shape.max_episodes.bit_length() + 1  # one more slot, always zero, stands above the root
+    height = np.arange(slots)
+    spine = jnp.asarray(np.sqrt((4.0 ** (height + 1) - 1) / 3), jnp.float32)
+    inverse = jnp.asarray(1 / (2.0 ** (height + 1) - 1), jnp.float32)
+    variance = np.float32(2.0**height / (2.0 ** (height + 1) - 1))[:31]
+
+    def init(zeros: Any) -> Any:
+        stack = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape), x.dtype), zeros)
+        return stack, stack
+
+    def step(key: Key, state: Any, n: Array) -> tuple[Any, Any]:
+        releases, runs = state
+        level = trailing_zeros(n)
+        rest = n & (n - 1)
+        above = jnp.where(rest == 0, slots - 1, trailing_zeros(rest))
+        fresh = draw_like(noise.gaussian, key, jax.tree.map(lambda x: x[0], runs))
+        below = read_slot(runs, jnp.where(level == 0, slots - 1, 0))
+        q = jax.tree.map(lambda b, z: b + spine[level] * z, below, fresh)
+        longer = read_slot(runs, jnp.where((n >> level) & 2 == 0, slots - 1, level + 1))
+        runs = write_slot(runs, jax.tree.map(jnp.add, longer, q), level)
+        releases = write_slot(releases, jax.tree.map(lambda r, x: r + inverse[level] * x, read_slot(releases, above), q), level)
+        return (releases, runs), read_slot(releases, 31 - jax.lax.clz(n & -n))
+
+    def std(n: Array) -> Array:
+        live = (n >> np.arange(31, dtype=np.int32)[: len(variance)]) & 1
+        return jnp.sqrt(jnp.sum(live.astype(jnp.float32) * variance))
+
+    return NoiseStream(init, step, std, bucket=lambda n: jax.lax.population_count(n))
+
+
+def exponential_stream(decay: Array, weight: Array, std: Callable[[Array], Array]) -> NoiseStream:
+    """Noise b * z of a Toeplitz mechanism whose coefficients are b_k = sum_i weight_i (1 - decay_i)^k."""
+
+    def init(zeros: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.zeros((decay.shape[0], *x.shape), x.dtype), zeros)
+
+    def step(key: Key, buffers: Any, n: Array) -> tuple[Any, Any]:
+        del n
+        fresh = draw_like(noise.gaussian, key, jax.tree.map(lambda x: x[0], buffers))
+
+        def update(x: Array, z: Array) -> Array:
+            return x - decay.reshape(-1, *[1] * z.ndim) * x + z[None]
+
+        buffers = jax.tree.map(update, buffers, fresh)
+        total = jax.tree.map(lambda x: jnp.sum(weight.reshape(-1, *[1] * (x.ndim - 1)) * x, 0), buffers)
+        return buffers, total
+
+    return NoiseStream(init, step, std, bucket=log_bucket)
+
+
 def draw_like(sample: Callable[[Key, tuple[int, ...]], Array], key: Key, tree: Any) -> Any:
     """One independent unit draw for every entry of a tuple of arrays; the key is consumed."""
     keys = jax.random.split(key, len(tree))
-    return tuple(sample(keys[i], x.shape) for i, x in enumerate(tree))
+    return jax.lax.optimization_barrier(tuple(sample(keys[i], x.shape) for i, x in enumerate(tree)))
 
 
 def trailing_zeros(n: Array) -> Array:

@@ -1,0 +1,43 @@
+"""Tables as text: plain for the terminal, Markdown and CSV for files."""
+
+import csv
+import io
+from typing import Any
+
+
+def cell(value: Any) -> str:
+    """A value for people: four significant digits."""
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else str(value).lower()
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return str(value)
+
+
+def plain(rows: list[dict[str, Any]]) -> str:
+    """Aligned columns, numbers to the right."""
+    names = list(rows[0]) if rows else []
+    texts = [[cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(len(n), *(len(t[i]) for t in texts)) for i, n in enumerate(names)]
+    right = [all(isinstance(row.get(n), (int, float)) or row.get(n) is None for row in rows) for n in names]
+
+    def line(cells: list[str]) -> str:
+        return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)).rstrip()
+
+    return "\n".join([line(names), line(["-" * w for w in widths]), *(line(t) for t in texts)])
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """A Markdown table."""
+    names = list(rows[0]) if rows else []
+    lines = [names, ["---"] * len(names), *([cell(row.get(name)) for name in names] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def to_csv(rows: list[dict[str, Any]]) -> str:
+    """Comma-separated values with all digits."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
