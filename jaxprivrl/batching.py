@@ -53,6 +53,7 @@ def _primitive(name: str, fn: Callable[..., Array]) -> Callable[..., Array]:
 _identity = _primitive("batch_last", lambda x, index: x)
 _read = _primitive("read_slot", lambda x, i: jax.lax.dynamic_index_in_dim(x, i, keepdims=False))
 _write = _primitive("write_slot", lambda x, row, i: jax.lax.dynamic_update_index_in_dim(x, row, i, 0))
+_add = _primitive("add_multiple", lambda x, y, a: x + a * y)
 
 
 def batch_last(tree: Any) -> Any:
@@ -68,6 +69,11 @@ def read_slot(tree: Any, i: Array) -> Any:
 def write_slot(tree: Any, rows: Any, i: Array) -> Any:
     """The pytree with row i of the first axis of every array replaced, in place where the caller allows it."""
     return jax.tree.map(lambda x, row: _write(x, row, i), tree, rows)
+
+
+def add_multiple(x: Any, a: Array, y: Any) -> Any:
+    """x + a y for every array of two pytrees and a number a."""
+    return jax.tree.map(lambda x, y: _add(x, y, a), x, y)
 
 
 def at_stage(x: Array, h: Array) -> Array:

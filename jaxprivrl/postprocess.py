@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxprivrl.batching import batch_last
 from jaxprivrl.learners import Learner
 from jaxprivrl.learners.rewards import worst_error
 from jaxprivrl.mdp import Counts, Shape
@@ -53,12 +54,13 @@ def project(shape: Shape, release: Release) -> Release:
     Reference: Qiao and Wang, AISTATS 2023, the private counts of Sections 5.1 and 5.2.
     """
     S = shape.num_states
-    e = worst_error(release.error)
+    e = batch_last(jnp.broadcast_to(worst_error(release.error), release.counts.visits.shape))
     x, _ = nearest_counts(release.counts.transitions, release.counts.visits, e)
     visits = jnp.sum(x, -1) + 2.0 * e
     costs = jnp.clip(release.counts.costs, 0.0, visits)
-    error = Counts(4.0 * e, release.error.costs, (2.0 + 2.0 / S) * e)
-    return release._replace(counts=Counts(visits, costs, x + 2.0 / S * e), error=error)
+    worst = worst_error(release.error)
+    error = Counts(4.0 * worst, release.error.costs, (2.0 + 2.0 / S) * worst)
+    return release._replace(counts=Counts(visits, costs, x + 2.0 / S * e[..., None]), error=error)
 
 
 def nearest_counts(transitions: Array, visits: Array, slack: Array) -> tuple[Array, Array]:
@@ -73,7 +75,7 @@ def nearest_counts(transitions: Array, visits: Array, slack: Array) -> tuple[Arr
     Args:
       transitions: f32[..., S], of any sign.
       visits: f32[...].
-      slack: f32[], >= 0.
+      slack: f32[...], >= 0.
 
     Returns:
       x f32[..., S] and t f32[...]; (0, infinity) where visits + slack < 0: no solution.

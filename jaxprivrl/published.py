@@ -153,7 +153,9 @@ def published_ucb_po(shape: Shape, hyper: Hyperparameters, *, learning_rate: flo
       Q_h = clip(rhat + b_r + phat . V_{h+1} + (H - h) b_p, 0, H),  V_h = <pi_h, Q_h>
       pi^{k+1} proportional to pi^k exp(eta Q^k), pi^1 uniform
 
-    The state is the pair of the logits, f32[H, S, A], centred at their largest, and the noise summed so far.
+    The state is the pair of the logits, f32[H, S, A], centred at their largest, and the noise summed so far. A double
+    that holds pi itself sticks near e^-744, logits do not: of 32 seeds at K = 2e4 and epsilon 1, a floor there changes
+    none with `published_none` or `published_jdp`, and five with `published_ldp`, whose mean moves by 2 %.
 
     Args:
       shape: static sizes.

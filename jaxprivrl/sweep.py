@@ -158,8 +158,8 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     names = Names(spec.learner, spec.privatizer, _validate.one_of("postprocess", postprocess, POSTPROCESSORS))
     rates = spec.learning_rates or (default_learning_rate(H, A, spec.episodes),)
     combinations = tuple(itertools.product(range(len(epsilons)), spec.bonus_scales, rates))
-    cells = [_cell(spec, calibrations[i], scale, rate) for i, scale, rate in combinations]
-    shape = Shape(H, S, A, 1 if spec.homogeneous else H, spec.families, _stack_episodes(spec.episodes))
+    cells = [_cell(spec, problem, calibrations[i], scale, rate) for i, scale, rate in combinations]
+    shape = Shape(H, S, A, 1 if spec.homogeneous else H, spec.families, stack_episodes(spec.episodes))
     mesh = jax.make_mesh((len(jax.devices()),), ("runs",), axis_types=(AxisType.Auto,))
     return Plan(
         spec=spec,
@@ -392,17 +392,30 @@ def _calibrate(spec: SweepSpec, problem: accounting.Problem, epsilon: float) -> 
     )
 
 
-def _cell(spec: SweepSpec, calibration: accounting.Calibration, bonus_scale: float, rate: float) -> Cell:
+def noise_parameters(
+    privatizer: str, problem: accounting.Problem, calibration: accounting.Calibration
+) -> NoiseParameters:
+    """What accounting found, as arrays of the shapes that every program expects."""
     tables = Counts(*(_pad(np.asarray(t, np.float32)) for t in calibration.precision))
+    # Rounded up: a scale rounded down to float32 would fall short of the proof.
+    scale = np.float32(calibration.noise_scale)
+    if scale < calibration.noise_scale:
+        scale = np.nextafter(scale, np.float32(np.inf))
+    return NoiseParameters(scale, tables)
+
+
+def _cell(
+    spec: SweepSpec, problem: accounting.Problem, calibration: accounting.Calibration, bonus_scale: float, rate: float
+) -> Cell:
     hyper = Hyperparameters(*(np.float32(x) for x in (spec.episodes, bonus_scale, rate, spec.failure_prob)))
-    return Cell(NoiseParameters(np.float32(calibration.noise_scale), tables), hyper)
+    return Cell(noise_parameters(spec.privatizer, problem, calibration), hyper)
 
 
 def _pad(table: np.ndarray) -> np.ndarray:
     return np.concatenate([table, np.full(_TABLE_ROWS - len(table), table[-1])])
 
 
-def _stack_episodes(episodes: int) -> int:
+def stack_episodes(episodes: int) -> int:
     """The least of 2**8 - 1, 2**16 - 1, 2**24 - 1, 2**31 - 1 that holds K: few distinct programs over all K."""
     return next(2**b - 1 for b in (8, 16, 24, 31) if episodes < 2**b)
 

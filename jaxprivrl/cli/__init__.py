@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from jaxprivrl.cli.privacy import Account, Audit
+from jaxprivrl.cli.privacy import Account, Audit, Mechanisms
 from jaxprivrl.cli.show import List, Plot
 from jaxprivrl.cli.simulate import Compare, Reproduce, Sweep, Tune
 
@@ -21,6 +21,7 @@ COMMANDS: dict[str, type] = {
     "plot": Plot,
     "account": Account,
     "audit": Audit,
+    "mechanisms": Mechanisms,
     "list": List,
 }
 

@@ -11,10 +11,10 @@ def central_honaker(shape, parameters):
 def local_gaussian(shape, parameters):
     return additive(shape, parameters, local_stream("gaussian"))
 def central_blt(shape, parameters):
-    return additive(shape, parameters, exponential_stream(parameters.strategy[0],parameters.strategy[1], lambda n: jnp.ones(())))
+    return additive(shape, parameters, blt_stream(parameters.strategy[0],parameters.strategy[1], lambda n: jnp.ones(())))
 def host_strategy(name, K):
     decay, scale = map(np.asarray, precision.blt_parameters(K))
     lam, V = np.linalg.eig(np.diag(1-decay)+np.outer(np.ones(4),scale))
     g = (scale@V)*np.linalg.solve(V,np.ones(4))/lam
     w0 = 1/(1+np.sum(scale/(1-decay)))
-    return np.stack([np.append(0,lam), np.append(w0,g)]).astype(np.float32)
+    return np.stack([scale,1-decay,lam,g]).astype(np.float32)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprivrl import noise
-from jaxprivrl.batching import read_slot, write_slot
+from jaxprivrl.batching import add_multiple, read_slot, write_slot
 from jaxprivrl.mdp import Shape
 from jaxprivrl.privatizers.base import NoiseStream
 
@@ -86,20 +86,22 @@ def honaker_stream(shape: Shape) -> NoiseStream:
 
     def init(zeros: Any) -> Any:
         stack = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape), x.dtype), zeros)
-        return stack, stack
+        return jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), zeros), stack, stack
 
     def step(key: Key, state: Any, n: Array) -> tuple[Any, Any]:
-        releases, runs = state
-        level = trailing_zeros(n)
+        node, releases, runs = state
+        level, again = trailing_zeros(n), 31 - jax.lax.clz(n & -n)
         rest = n & (n - 1)
         above = jnp.where(rest == 0, slots - 1, trailing_zeros(rest))
-        fresh = draw_like(noise.gaussian, key, jax.tree.map(lambda x: x[0], runs))
+        fresh = draw_like(noise.gaussian, key, jax.tree.map(lambda x: x[0], node))
         below = read_slot(runs, jnp.where(level == 0, slots - 1, 0))
-        q = jax.tree.map(lambda b, z: b + spine[level] * z, below, fresh)
+        node = write_slot(node, add_multiple(below, spine[level], fresh), level & 1)
+        q = read_slot(node, again & 1)
         longer = read_slot(runs, jnp.where((n >> level) & 2 == 0, slots - 1, level + 1))
         runs = write_slot(runs, jax.tree.map(jnp.add, longer, q), level)
-        releases = write_slot(releases, jax.tree.map(lambda r, x: r + inverse[level] * x, read_slot(releases, above), q), level)
-        return (releases, runs), read_slot(releases, 31 - jax.lax.clz(n & -n))
+        lower = read_slot(releases, above)
+        releases = write_slot(releases, add_multiple(lower, inverse[level], q), level)
+        return (node, releases, runs), read_slot(releases, again)
 
     def std(n: Array) -> Array:
         live = (n >> np.arange(31, dtype=np.int32)[: len(variance)]) & 1
@@ -108,22 +110,23 @@ def honaker_stream(shape: Shape) -> NoiseStream:
     return NoiseStream(init, step, std, bucket=lambda n: jax.lax.population_count(n))
 
 
-def exponential_stream(decay: Array, weight: Array, std: Callable[[Array], Array]) -> NoiseStream:
-    """Noise b * z of a Toeplitz mechanism whose coefficients are b_k = sum_i weight_i (1 - decay_i)^k."""
+def blt_stream(scale: Array, decay: Array, std: Callable[[Array], Array]) -> NoiseStream:
+    """tmp"""
+    size = scale.shape[0]
 
     def init(zeros: Any) -> Any:
-        return jax.tree.map(lambda x: jnp.zeros((decay.shape[0], *x.shape), x.dtype), zeros)
+        return jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), zeros), zeros, (zeros,) * size
 
-    def step(key: Key, buffers: Any, n: Array) -> tuple[Any, Any]:
-        del n
-        fresh = draw_like(noise.gaussian, key, jax.tree.map(lambda x: x[0], buffers))
-
-        def update(x: Array, z: Array) -> Array:
-            return x - decay.reshape(-1, *[1] * z.ndim) * x + z[None]
-
-        buffers = jax.tree.map(update, buffers, fresh)
-        total = jax.tree.map(lambda x: jnp.sum(weight.reshape(-1, *[1] * (x.ndim - 1)) * x, 0), buffers)
-        return buffers, total
+    def step(key: Key, state: Any, n: Array) -> tuple[Any, Any]:
+        rows, total, buffers = state
+        x = draw_like(noise.gaussian, key, total)
+        for i, buffer in enumerate(buffers):
+            x = add_multiple(x, -scale[i], buffer)
+        rows = write_slot(rows, x, trailing_zeros(n) & 1)
+        x = read_slot(rows, (31 - jax.lax.clz(n & -n)) & 1)
+        buffers = tuple(jax.tree.map(jnp.add, add_multiple(y, -decay[i], y), x) for i, y in enumerate(buffers))
+        total = jax.tree.map(jnp.add, total, x)
+        return (rows, total, buffers), total
 
     return NoiseStream(init, step, std, bucket=log_bucket)
 
@@ -131,7 +134,7 @@ def exponential_stream(decay: Array, weight: Array, std: Callable[[Array], Array
 def draw_like(sample: Callable[[Key, tuple[int, ...]], Array], key: Key, tree: Any) -> Any:
     """One independent unit draw for every entry of a tuple of arrays; the key is consumed."""
     keys = jax.random.split(key, len(tree))
-    return jax.lax.optimization_barrier(tuple(sample(keys[i], x.shape) for i, x in enumerate(tree)))
+    return tuple(sample(keys[i], x.shape) for i, x in enumerate(tree))
 
 
 def trailing_zeros(n: Array) -> Array:
