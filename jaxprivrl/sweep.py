@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from jaxprivrl import mdp as mdp_lib
 from jaxprivrl.learners import LEARNERS, Hyperparameters, Learner, default_learning_rate
 from jaxprivrl.mdp import MDP, Counts, Dynamics, Shape
 from jaxprivrl.postprocess import DEFAULTS, POSTPROCESSORS, compose
-from jaxprivrl.privatizers import PRIVATIZERS, NoiseParameters, Privatizer, PrivatizerState
+from jaxprivrl.privatizers import PRIVATIZERS, NoiseParameters, Privatizer, PrivatizerState, host_strategy
 from jaxprivrl.runtime import COMPILER_OPTIONS
 from jaxprivrl.simulation import RunState, Streams
 
@@ -51,6 +51,7 @@ class SweepSpec:
       families: 3 released count families, or 2 with visits derived by summing.
       homogeneous: pool counts over h.
       failure_prob: the learner's delta.
+      error_scale: multiplies the error bounds E that learners read; like the bonus, it is free to choose.
       precision: "worst_case" (the paper's fixed E) or "time_varying" (the error at each episode).
       postprocess: name in POSTPROCESSORS; None means what the learner's paper says.
       record_every: keep the cumulative regret of every so many episodes; None keeps about 200 of them.
@@ -71,6 +72,7 @@ class SweepSpec:
     families: int = 3
     homogeneous: bool = False
     failure_prob: float = 0.1
+    error_scale: float = 1.0
     precision: str = "worst_case"
     postprocess: str | None = None
     record_every: int | None = None
@@ -89,6 +91,10 @@ class Cell(NamedTuple):
 
     noise: NoiseParameters
     hyper: Hyperparameters
+
+
+# The strategy of a mechanism is shared by all cells: it shapes the noise, which a seed's cells share.
+_CELL_AXES = Cell(NoiseParameters(0, 0, None), 0)
 
 
 class Plan(NamedTuple):
@@ -133,6 +139,7 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     if spec.seed_start < 0 or spec.seed_start + spec.seeds > 2**31:
         raise ValueError(f"Expected seed_start={spec.seed_start} from 0 to 2**31 - seeds. Pass another start.")
     _validate.probability("failure_prob", spec.failure_prob)
+    _validate.finite_at_least("error_scale", spec.error_scale, 0.0, "Use 1 for the bounds as derived.")
     _validate.one_of("precision", spec.precision, ("worst_case", "time_varying"))
     if spec.families not in (2, 3):
         raise ValueError(f"Expected families={spec.families} to be 3 (the paper) or 2 (visits derived by summing).")
@@ -167,7 +174,7 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
         dynamics=mdp_lib.prepare(mdp),
         shape=shape,
         grid=tuple((epsilons[i], scale, rate) for i, scale, rate in combinations),
-        cells=jax.tree.map(lambda *x: jnp.stack(x), *cells),
+        cells=_stack(cells, host_strategy(spec.privatizer, spec.episodes)),
         calibrations=calibrations,
         records=_records(spec),
         tile=_tile(spec.seeds, len(cells), mesh.size),
@@ -301,7 +308,7 @@ def _batched_step(names: Names, shape: Shape, state: RunState) -> Callable:
         return simulation.step(keys, state, dynamics, shape, *parts(names, shape, cell), realised=realised)
 
     by_cell, by_seed = _axes(state, noise=None), _axes(state, noise=-1)
-    over_cells = jax.vmap(step, in_axes=(None, by_cell, 0, None), out_axes=(by_cell, -1))
+    over_cells = jax.vmap(step, in_axes=(None, by_cell, _CELL_AXES, None), out_axes=(by_cell, -1))
     return jax.vmap(over_cells, in_axes=(0, by_seed, None, None), out_axes=(by_seed, -1))
 
 
@@ -336,8 +343,9 @@ def init_batched(names: Names, shape: Shape, cells: Cell, tile: int) -> RunState
     def one(cell: Cell) -> RunState:
         return simulation.init(shape, *parts(names, shape, cell))
 
-    alone = jax.eval_shape(one, jax.tree.map(lambda x: x[0], cells))
-    over_cells = jax.vmap(one, out_axes=_axes(alone, noise=None))
+    first = jax.tree.map(lambda x: x[0], cells._replace(noise=cells.noise._replace(strategy=None)))
+    alone = jax.eval_shape(one, first._replace(noise=first.noise._replace(strategy=cells.noise.strategy)))
+    over_cells = jax.vmap(one, in_axes=(_CELL_AXES,), out_axes=_axes(alone, noise=None))
     return jax.vmap(lambda _: over_cells(cells), out_axes=_axes(alone, noise=-1))(jnp.arange(tile))
 
 
@@ -356,7 +364,8 @@ def abstract_arguments(names: Names, shape: Shape, cells: int, tile: int, mesh: 
     """Shapes, types and shardings of the arguments of `chunk_program`."""
     scalar = jax.ShapeDtypeStruct((cells,), jnp.float32)
     table = jax.ShapeDtypeStruct((cells, _TABLE_ROWS), jnp.float32)
-    cell = Cell(NoiseParameters(scalar, Counts(table, table, table)), Hyperparameters(*[scalar] * 4))
+    strategy = jax.ShapeDtypeStruct(host_strategy("exact", 1).shape, jnp.float32)
+    cell = Cell(NoiseParameters(scalar, Counts(table, table, table), strategy), Hyperparameters(*[scalar] * 4))
     state = jax.eval_shape(functools.partial(init_batched, names, shape, tile=tile), cell)
     state = jax.tree.map(
         lambda x, p: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, p)), state, _partition(state)
@@ -401,14 +410,23 @@ def noise_parameters(
     scale = np.float32(calibration.noise_scale)
     if scale < calibration.noise_scale:
         scale = np.nextafter(scale, np.float32(np.inf))
-    return NoiseParameters(scale, tables)
+    return NoiseParameters(scale, tables, host_strategy(privatizer, problem.num_episodes))
 
 
 def _cell(
     spec: SweepSpec, problem: accounting.Problem, calibration: accounting.Calibration, bonus_scale: float, rate: float
 ) -> Cell:
     hyper = Hyperparameters(*(np.float32(x) for x in (spec.episodes, bonus_scale, rate, spec.failure_prob)))
-    return Cell(noise_parameters(spec.privatizer, problem, calibration), hyper)
+    found = noise_parameters(spec.privatizer, problem, calibration)
+    error = jax.tree.map(lambda table: np.float32(spec.error_scale) * table, found.error)
+    return Cell(found._replace(error=error), hyper)
+
+
+def _stack(cells: Sequence[Cell], strategy: np.ndarray) -> Cell:
+    """Cells with a leading axis over the grid, but for the strategy."""
+    bare = [c._replace(noise=c.noise._replace(strategy=None)) for c in cells]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *bare)
+    return stacked._replace(noise=stacked.noise._replace(strategy=jnp.asarray(strategy)))
 
 
 def _pad(table: np.ndarray) -> np.ndarray:

@@ -73,6 +73,8 @@ class RunFlags:
     """Episodes K; mechanisms are calibrated for exactly as many."""
     failure_prob: float = 0.1
     """The learner's failure probability (delta in the bonuses)."""
+    error_scale: float = 1.0
+    """Multiplier of the error bounds E that learners read; free to choose, like the bonus scale."""
     precision: str = "worst_case"
     """Error bounds in the bonuses: worst_case (the paper's fixed E) or time_varying (the error at each episode)."""
     postprocess: str | None = None

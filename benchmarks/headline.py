@@ -1,0 +1,162 @@
+"""Private learning at a true epsilon: regret at K = 2e4, and how many episodes each mechanism needs to learn.
+
+RiverSwim, H = 20, counts pooled over h, two released families, clipped estimates, UCB-VI. The bonus and the error
+bounds are post-processing; their scales were chosen by `jaxprivrl tune` on seeds from a million on.
+
+  python benchmarks/headline.py                 # all of it, about half an hour on two cores
+  python benchmarks/headline.py --part curves   # only the curves at K = 2e4
+  python benchmarks/headline.py --smoke         # a minute's worth, for the tests
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+UNIFORM = 3.35  # regret per episode of the uniform policy on RiverSwim, H = 20
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+# (privatizer, target): pure and approximate guarantees stand side by side, never as if they were equal.
+CURVES = (("central_blt", "approximate"), ("central_honaker", "approximate"), ("central_gaussian", "approximate"),
+          ("central_laplace", "approximate"), ("central_laplace", "pure"))  # fmt: skip
+LADDER = (*CURVES, ("local_gaussian", "approximate"), ("local_laplace", "pure"), ("local_bernoulli", "pure"))
+SETTINGS: dict[str, Any] = dict(
+    learner="ucb_vi", homogeneous=True, families=2, postprocess="clip", error_scale=0.0, bonus_scales=(1e-3,)
+)
+
+
+def spec(privatizer: str, target: str, **fields: Any) -> Any:
+    """The sweep of one mechanism."""
+    from jaxprivrl.sweep import SweepSpec
+
+    return SweepSpec(privatizer=privatizer, target=target, dp_delta=1e-5, **(SETTINGS | fields))
+
+
+def curves(seeds: int, episodes: int) -> list[dict[str, Any]]:
+    """Regret of each mechanism at epsilon 1, pure or with delta 1e-5."""
+    from jaxprivrl import results
+    from jaxprivrl.sweep import sweep
+
+    rows = []
+    jobs = [("exact", None), *CURVES]
+    for privatizer, target in jobs:
+        data = sweep(spec(privatizer, target, epsilons=(1.0,), seeds=seeds, episodes=episodes))
+        tenth = results.last_tenth(data).isel(epsilon=0).values
+        rows.append(
+            {
+                "privatizer": privatizer,
+                "guarantee": data.attrs["labels"][0],
+                "last_tenth_regret_per_episode": float(tenth.mean()),
+                "standard_error": float(tenth.std(ddof=1) / np.sqrt(len(tenth))),
+                "share_of_uniform": float(tenth.mean() / UNIFORM),
+                "final_regret_mean": float(data.regret.isel(epsilon=0, episode=-1).mean()),
+                "_episode": data.episode.values,
+                "_regret": data.regret.isel(epsilon=0).transpose("seed", "episode").values,
+            }
+        )
+        print(f"{privatizer:<18} {rows[-1]['guarantee']:<18} {tenth.mean():.3f}", file=sys.stderr)
+    return rows
+
+
+def ladder(seeds: int, first: int, last: int, mechanisms: Any = LADDER) -> list[dict[str, Any]]:
+    """The smallest K, doubling from `first`, at which a run calibrated for K ends below a tenth of uniform regret."""
+    from jaxprivrl import results
+    from jaxprivrl.privatizers import PRIVATIZERS
+    from jaxprivrl.sweep import sweep
+
+    rows = []
+    for privatizer, target in mechanisms:
+        if privatizer not in PRIVATIZERS:
+            continue
+        found: dict[float, int | None] = dict.fromkeys(EPSILONS)
+        K = first
+        while K <= last and None in found.values():
+            open_ = tuple(e for e in EPSILONS if found[e] is None)
+            data = sweep(spec(privatizer, target, epsilons=open_, seeds=seeds, episodes=K, record_every=K))
+            tenth = results.last_tenth(data).mean("seed").values
+            for e, value in zip(open_, tenth, strict=True):
+                if value < 0.1 * UNIFORM:
+                    found[e] = K
+            print(f"{privatizer:<18} {target:<12} K={K:<9,} {dict(zip(open_, tenth.round(3), strict=True))}",
+                  file=sys.stderr)  # fmt: skip
+            K *= 2
+        rows.append(
+            {"privatizer": privatizer, "target": target}
+            | {f"epsilon={e:g}": f"> {last:,}" if k is None else k for e, k in found.items()}
+        )
+    return rows
+
+
+def figure(rows: list[dict[str, Any]], steps: list[dict[str, Any]], path: Path) -> None:
+    """Left: regret curves at epsilon 1. Right: episodes to learn against epsilon."""
+    from jaxprivrl import plotting
+
+    fig, axes = plotting.new_figure(columns=2, width=6.4, height=4.4)
+    ax = axes[0, 0]
+    for i, row in enumerate(rows):
+        colour = "black" if row["privatizer"] == "exact" else plotting.COLOURS[i - 1]
+        label = f"{row['privatizer']}: {row['guarantee']}"
+        plotting.band(ax, row["_episode"], row["_regret"], label=label, color=colour)
+    plotting.finish(ax, "UCB-VI on RiverSwim, counts pooled over h")
+    ax = axes[0, 1]
+    names = [r["privatizer"] + r["target"] for r in steps]
+    for row in steps:
+        ks = [(e, row[f"epsilon={e:g}"]) for e in EPSILONS if isinstance(row[f"epsilon={e:g}"], int)]
+        kind = "pure ε" if row["target"] == "pure" else "(ε, 1e-5)"
+        colour = plotting.COLOURS[names.index(row["privatizer"] + row["target"]) % len(plotting.COLOURS)]
+        style = {"color": colour, "marker": "o" if row["target"] == "approximate" else "s",
+                 "linestyle": "--" if row["privatizer"].startswith("local") else "-"}  # fmt: skip
+        if ks:
+            ax.plot(*zip(*ks, strict=True), label=f"{row['privatizer']}, {kind}", **style)
+    ax.set(xscale="log", yscale="log", xlabel="ε", ylabel="episodes to learn (last tenth below 10 % of uniform)")
+    ax.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
+    ax.minorticks_off()
+    ax.grid(alpha=0.25)
+    ax.set_title("smallest K on a doubling ladder")
+    if steps:
+        ax.legend(frameon=False, fontsize=8)
+    plotting.save(fig, path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the parts asked for; prints tables, writes figure and JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("curves", "ladder", "all"), default="all")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--last", type=int, default=1_280_000, help="last rung of the ladder")
+    parser.add_argument("--out", type=Path, default=Path("results/headline.png"))
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    from jaxprivrl import runtime, tables
+    from jaxprivrl.results import json_safe
+
+    runtime.configure()
+    begin = time.perf_counter()
+    rows: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
+    if args.part in ("curves", "all"):
+        rows = curves(4 if args.smoke else args.seeds, 1000 if args.smoke else 20_000)
+    if args.part in ("ladder", "all"):
+        small = {"mechanisms": (("central_blt", "approximate"),)} if args.smoke else {}
+        first, last = (1000, 2000) if args.smoke else (2_500, args.last)
+        steps = ladder(2 if args.smoke else min(args.seeds, 8), first, last, **small)
+    figure(rows, steps, args.out)
+    public = [{k: v for k, v in row.items() if not k.startswith("_")} for row in rows]
+    result = {"curves": public, "episodes_to_learn": steps, "seconds": time.perf_counter() - begin}
+    args.out.with_suffix(".json").write_text(json.dumps(json_safe(result), indent=1) + "\n")
+    if args.json:
+        print(json.dumps(json_safe(result)))
+        return 0
+    for part in (public, steps):
+        if part:
+            print(tables.plain(part), "\n")
+    print(f"Wrote {args.out}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
