@@ -21,6 +21,7 @@ Array = jax.Array
 _GRID = 1e-3  # scores are rounded to this part of their spread, so that equal ones compare as equal
 _RIDGE = 1e-6  # of the learned score, in units of a feature's variance
 _THRESHOLDS = 300  # candidates in each tail
+_CHOICE = 10.0  # thresholds are chosen at a level this much stricter, so that a lucky tail is not preferred
 
 
 class Views(NamedTuple):
@@ -159,13 +160,14 @@ def noise_map(stream: str, max_episodes: int, num_releases: int) -> np.ndarray:
 
 
 def choose(
-    samples: list[np.ndarray], known: np.ndarray | None, significance: float, dp_delta: float
+    samples: list[np.ndarray], known: np.ndarray | None, runs: int, significance: float, dp_delta: float
 ) -> Iterator[Attack]:
     """The exact score, if one is known, and a learned one, each with the threshold that bounds epsilon best.
 
     Args:
       samples: features f32[n, F] under input 0 and under input 1. The first halves fit, the second halves choose.
       known: weights of the exact score, or None.
+      runs: runs of each input on which the attack will be used.
       significance, dp_delta: of the bound.
     """
     half = len(samples[0]) // 2
@@ -180,7 +182,8 @@ def choose(
         steps = np.geomspace(1, len(pooled), _THRESHOLDS).astype(int)  # dense in both tails
         thresholds = np.unique(np.concatenate([pooled[steps - 1], pooled[-steps]]))
         misses, alarms = np.searchsorted(inside, thresholds), len(out) - np.searchsorted(out, thresholds)
-        bounds = expected_bounds(misses, alarms, len(out), significance, dp_delta)
+        part = min(1.0, runs / len(out))
+        bounds = expected_bounds(part * misses, part * alarms, part * len(out), significance / _CHOICE, dp_delta)
         i = int(np.argmax(bounds))
         yield Attack(name, weights, grid, int(thresholds[i]), float(bounds[i]))
 
@@ -191,7 +194,7 @@ def power(
     """The bound to expect from `runs` runs of each input: attacks chosen on half a sample, rates from the other."""
     half = len(samples[0]) // 2
     expected = 0.0
-    for attack in choose(samples, known, significance, dp_delta):
+    for attack in choose(samples, known, runs, significance, dp_delta):
         out, inside = (attack.hits(apply(x[:half], attack.weights)) for x in samples)
         misses, alarms = (np.array(runs * (np.sum(x) + 0.5) / (half + 1)) for x in (~inside, out))
         expected = max(expected, float(expected_bounds(misses, alarms, runs, significance, dp_delta)))
@@ -200,7 +203,7 @@ def power(
 
 def apply(samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Unrounded scores f64[n] of features f32[n, F]."""
-    return samples.astype(np.float64) @ weights
+    return np.einsum("nf,f->n", samples.astype(np.float64), weights)
 
 
 def round_to_grid(raw: np.ndarray, grid: float) -> np.ndarray:
@@ -214,11 +217,14 @@ def discriminant(out: np.ndarray, inside: np.ndarray) -> np.ndarray:
     spread = np.sqrt((x.var(0) + y.var(0)) / 2 + (x.mean(0) - y.mean(0)) ** 2 / 4)
     spread = np.where(spread > 0, spread, 1.0)
     x, y = x / spread, y / spread
-    within = (np.atleast_2d(np.cov(x.T)) + np.atleast_2d(np.cov(y.T))) / 2
+    with np.errstate(all="ignore"):  # vector kernels may raise flags for lanes that they pad
+        within = (np.atleast_2d(np.cov(x.T)) + np.atleast_2d(np.cov(y.T))) / 2
     return np.linalg.solve(within + _RIDGE * np.eye(len(within)), y.mean(0) - x.mean(0)) / spread
 
 
-def expected_bounds(misses: np.ndarray, alarms: np.ndarray, n: int, significance: float, dp_delta: float) -> np.ndarray:
+def expected_bounds(
+    misses: np.ndarray, alarms: np.ndarray, n: float, significance: float, dp_delta: float
+) -> np.ndarray:
     """Clopper-Pearson bounds on epsilon from misses of input 1 and false alarms of input 0 among n runs of each."""
     fnr, fpr = (special.betaincinv(k + 1.0, np.maximum(n - k, 1e-9), 1 - significance / 2) for k in (misses, alarms))
     with np.errstate(divide="ignore"):

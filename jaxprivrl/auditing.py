@@ -25,15 +25,19 @@ from jaxprivrl.postprocess import DEFAULTS, POSTPROCESSORS, compose
 from jaxprivrl.precision import Mechanism, mechanism
 from jaxprivrl.privatizers import PRIVATIZERS, NoiseParameters, PrivatizerFactory
 from jaxprivrl.privatizers.base import pool
+from jaxprivrl.runtime import COMPILER_OPTIONS
+from jaxprivrl.sweep import noise_parameters
 
 Array = jax.Array
 Key = jax.Array
 
 MAX_EPISODES = 64  # a central audit replays whole streams of releases
 _LOCAL_EPISODES = 2  # reports are independent; two of them show noise that is shared between users
-_MAX_SELECTION = 200_000  # runs of each input whose features are held in memory
+_MIN_SELECTION = 20_000  # runs of each input that choose the attack
+_MEMORY_FLOATS = 2**24  # features of such runs, held in memory
 _BATCH_FLOATS = 2**18  # counters of the runs of one batch
 _BUFFER_FLOATS = 2**22  # features of the runs of one call
+_COMPILER_OPTIONS = {**COMPILER_OPTIONS, "xla_backend_optimization_level": 1}  # twice as fast to compile as at 3
 _PURPOSES = {"select": 0, "test": 1, "power": 2}
 
 
@@ -86,8 +90,7 @@ class Claim(NamedTuple):
       mechanism: what accounting knows of it.
       epsilon: the claim; inf for no noise.
       dp_delta: 0 for a pure claim.
-      noise_scale: of one draw, before any multiplier.
-      error: tables for the Release.
+      noise: what the privatizer is given in a real run, before any multiplier.
     """
 
     privatizer: str
@@ -96,8 +99,7 @@ class Claim(NamedTuple):
     mechanism: Mechanism
     epsilon: float
     dp_delta: float
-    noise_scale: float
-    error: Counts
+    noise: NoiseParameters
 
     @property
     def doubled_scale(self) -> float:
@@ -109,10 +111,6 @@ class Claim(NamedTuple):
         deltas = (self.dp_delta,) if self.dp_delta else ()
         result = accounting.guarantee(self.privatizer, self.problem, scale, dp_deltas=deltas)
         return result.epsilon_at_delta[self.dp_delta] if self.dp_delta else result.epsilon_pure
-
-    def parameters(self, scale: float) -> NoiseParameters:
-        """What the privatizer is given, with a scale of choice."""
-        return NoiseParameters(jnp.float32(scale), self.error)
 
 
 class Experiment(NamedTuple):
@@ -162,8 +160,9 @@ def audit(
       target: "pure", "approximate" or None for the mechanism's own.
       calibration: how the noise scale is chosen (see `accounting`).
       noise_multiplier: multiplies the noise that is used, for controls.
-      samples: runs of each input behind the bound; up to half as many more for each position choose the attack.
-      position: the changed user, from 1; None tries every one on the separate sample.
+      samples: runs of each input behind the bound; half as many more for each position choose the attack, and
+        again as many tell the power.
+      position: the changed user, from 1; None tries every one on the separate sample (local: the first).
       seed: of all randomness.
       confidence: of the bound, in (0.5, 1).
       factory: the code under test, if it is not PRIVATIZERS[privatizer].
@@ -188,7 +187,8 @@ def audit(
     each = [np.concatenate([np.ravel(x)[list(c)] for x, c in zip(user, cells, strict=True)]) for user in pooled]
     weight = problem.horizon if claim.mechanism.stream == "sampled" else 1  # a sampled step stands for all of them
     experiments = {}
-    for p in range(1, K + 1) if position is None else (position,):
+    everyone = range(1, K + 1) if claim.mechanism.trust == "JDP" else (1,)  # reports are alike: one user speaks for all
+    for p in everyone if position is None else (position,):
         views = attacks.make_views(*(weight * np.stack([each[b * (k == p)] for k in range(1, K + 1)]) for b in (0, 1)))
         streams = [
             jax.tree.map(lambda old, new: jnp.stack([new if k == p else old for k in range(1, K + 1)]), users[0], user)  # noqa: B023
@@ -241,7 +241,7 @@ def audit_end_to_end(
       num_episodes: K, at most MAX_EPISODES; the policy that user K + 1 would be told is looked at too.
       families, homogeneous: which counts are released.
       bonus_scale, learning_rate, failure_prob: of the learner; any value keeps the claim.
-      samples: runs of each input behind the bound; half as many more choose the score.
+      samples: runs of each input behind the bound, as in `audit`.
       position: the changed user, from 1.
       seed, confidence: as in `audit`.
       factory: the privatizer's code under test, if it is not PRIVATIZERS[privatizer].
@@ -295,8 +295,7 @@ def _claim(
         mechanism(privatizer),
         chosen.guarantee.nominal_epsilon or math.inf,
         chosen.guarantee.nominal_dp_delta or 0.0,
-        chosen.noise_scale,
-        Counts(*(jnp.asarray(table, jnp.float32) for table in chosen.precision)),
+        jax.tree.map(jnp.asarray, noise_parameters(privatizer, problem, chosen)),
     )
 
 
@@ -379,7 +378,7 @@ def _policies(
     return jnp.concatenate([policies, next_policy[None]])[position:].reshape(-1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), compiler_options=_COMPILER_OPTIONS)
 def _program(
     run: Callable, static: tuple, batches: int, batch: int, num_features: int,
     key: Key, count: Array, parameters: NoiseParameters, arguments: Any,
@@ -410,6 +409,11 @@ def _sample(
             jax.random.fold_in(key, i), jnp.int32(count), parameters, experiment.arguments[which],
         )  # fmt: skip
         block = np.asarray(part)[:count].reshape(count * batch, F)
+        if not np.all(np.isfinite(block)):
+            bad = int(np.sum(~np.all(np.isfinite(block), 1)))
+            raise ValueError(
+                f"{bad} of {len(block)} runs released NaN or infinity; expected numbers. Mend the sampler."
+            )
         parts.append(block if weights is None else attacks.apply(block, weights))
     return np.concatenate(parts)[:runs]
 
@@ -424,18 +428,21 @@ def _audit(
 ) -> AuditResult:
     """Chooses an attack on one sample, bounds epsilon by it on another, and asks what twice the claim would give."""
     root, significance = noise.key(seed), 1.0 - confidence
-    scale = claim.noise_scale * noise_multiplier
+    scale = float(claim.noise.scale) * noise_multiplier
 
     def sample(purpose: str, p: int, scale: float, runs: int, weights: np.ndarray | None = None) -> list[np.ndarray]:
         stream = [2 * (_PURPOSES[purpose] * (MAX_EPISODES + 1) + p) + which for which in (0, 1)]
         keys = [jax.random.fold_in(root, i) for i in stream]
-        parameters = claim.parameters(scale)
+        parameters = claim.noise._replace(scale=jnp.float32(scale))
         return [_sample(experiments[p], b, keys[b], runs, parameters, weights) for b in (0, 1)]
 
-    runs = min(samples // 2, _MAX_SELECTION)
+    size = max(experiment.num_features for experiment in experiments.values())
+    runs = min(max(samples // 2, _MIN_SELECTION), _MEMORY_FLOATS // size)
     candidates: list[tuple[int, Attack]] = []
     for p, experiment in experiments.items():
-        chosen = attacks.choose(sample("select", p, scale, runs), experiment.known, significance, claim.dp_delta)
+        chosen = attacks.choose(
+            sample("select", p, scale, runs), experiment.known, samples, significance, claim.dp_delta
+        )
         candidates += [(p, attack) for attack in chosen]
     position, attack = max(candidates, key=lambda candidate: candidate[1].preference)
     out, inside = (attack.hits(raw) for raw in sample("test", position, scale, samples, attack.weights))

@@ -50,9 +50,17 @@ def _primitive(name: str, fn: Callable[..., Array]) -> Callable[..., Array]:
     return primitive.bind
 
 
+def _like_rows(mask: Array, x: Array) -> Array:
+    """A mask over the first axis of x, and over its batch axes if they have been moved last, with the rank of x."""
+    return mask.reshape(mask.shape[0], *[1] * (x.ndim - mask.ndim), *mask.shape[1:])
+
+
 _identity = _primitive("batch_last", lambda x, index: x)
 _read = _primitive("read_slot", lambda x, i: jax.lax.dynamic_index_in_dim(x, i, keepdims=False))
 _write = _primitive("write_slot", lambda x, row, i: jax.lax.dynamic_update_index_in_dim(x, row, i, 0))
+_merge = _primitive("merge_rows", lambda x, index: x.reshape(-1, *x.shape[2:]))
+_keep = _primitive("keep_rows", lambda x, mask, index: jnp.where(_like_rows(mask, x), x, jnp.zeros_like(x)))
+_add_to = _primitive("add_to_rows", lambda x, y, mask, index: x + jnp.where(_like_rows(mask, x), y[None], 0.0))
 _add = _primitive("add_multiple", lambda x, y, a: x + a * y)
 
 
@@ -69,6 +77,21 @@ def read_slot(tree: Any, i: Array) -> Any:
 def write_slot(tree: Any, rows: Any, i: Array) -> Any:
     """The pytree with row i of the first axis of every array replaced, in place where the caller allows it."""
     return jax.tree.map(lambda x, row: _write(x, row, i), tree, rows)
+
+
+def merge_rows(x: Array) -> Array:
+    """The first two axes as one."""
+    return _merge(x, jnp.zeros((), jnp.int32))
+
+
+def keep_rows(tree: Any, mask: Array) -> Any:
+    """The pytree with zeros in the rows of the first axes where the mask, bool[rows], is false."""
+    return jax.tree.map(lambda x: _keep(x, mask, jnp.zeros((), jnp.int32)), tree)
+
+
+def add_to_rows(tree: Any, row: Any, mask: Array) -> Any:
+    """The pytree with the same row added to every row of the first axes where the mask, bool[rows], is true."""
+    return jax.tree.map(lambda x, y: _add_to(x, y, mask, jnp.zeros((), jnp.int32)), tree, row)
 
 
 def add_multiple(x: Any, a: Array, y: Any) -> Any:

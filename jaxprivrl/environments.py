@@ -1,5 +1,7 @@
 """Environments: named MDPs, random ones, and MDPs from files; ENVIRONMENTS is the registry."""
 
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,24 +78,15 @@ def from_file(path: str | Path, *, horizon: int | None = None, bernoulli: bool =
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"No file '{path}'. Pass an .npz with arrays costs, transitions and initial.")
-    try:
-        data = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"'{path}' is not an .npz file. Write one with numpy.savez(costs=, transitions=).") from error
-    if not isinstance(data, np.lib.npyio.NpzFile):
-        raise ValueError(f"'{path}' holds one array, not an .npz of named arrays. Write it with numpy.savez.")
-    with data:
-        for name in ("costs", "transitions", "initial"):
-            if name not in data.files:
-                raise ValueError(f"'{path}' has no array '{name}'; it holds {sorted(data.files)}. Add it.")
-        try:
-            arrays = {name: np.asarray(data[name]) for name in data.files}
-        except ValueError as error:
-            raise ValueError(f"'{path}' holds Python objects; expected plain number arrays.") from error
-    for name in ("costs", "transitions", "initial"):
-        if arrays[name].dtype.kind not in "fiub":
+    arrays = _read_arrays(path)
+    for name in ("costs", "transitions", "initial", "horizon"):
+        if name in arrays and arrays[name].dtype.kind not in "fiub":
             raise ValueError(f"'{name}' in '{path}' has dtype {arrays[name].dtype}; expected numbers.")
-    stored = int(arrays["horizon"]) if "horizon" in arrays else None
+    stored = arrays.get("horizon")
+    if stored is not None:
+        if stored.ndim > 0:
+            raise ValueError(f"horizon in '{path}' has shape {stored.shape}; expected one whole number.")
+        stored = stored.item()
     if horizon is not None and stored is not None and horizon != stored:
         raise ValueError(f"Horizon {horizon} disagrees with horizon {stored} in '{path}'. Drop one of them.")
     return mdp_lib.make(
@@ -103,6 +96,29 @@ def from_file(path: str | Path, *, horizon: int | None = None, bernoulli: bool =
         horizon=horizon if horizon is not None else stored,
         bernoulli=bernoulli,
     )
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file; one that is damaged, or another kind of file, raises ValueError."""
+    damage = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
+    with path.open("rb") as file:
+        try:
+            data = np.load(file, allow_pickle=False)
+        except damage as error:
+            raise ValueError(
+                f"'{path}' is not an .npz file. Write one with numpy.savez(costs=, transitions=, initial=)."
+            ) from error
+        if not isinstance(data, np.lib.npyio.NpzFile):
+            raise ValueError(f"'{path}' holds one array, not an .npz of named arrays. Write it with numpy.savez.")
+        for name in ("costs", "transitions", "initial"):
+            if name not in data.files:
+                raise ValueError(f"'{path}' has no array '{name}'; it holds {sorted(data.files)}. Add it.")
+        try:
+            return {name: np.asarray(data[name]) for name in data.files}
+        except damage as error:
+            if "allow_pickle" in str(error):
+                raise ValueError(f"'{path}' holds Python objects; expected plain number arrays.") from error
+            raise ValueError(f"'{path}' is damaged ({error}); expected a whole .npz file. Write it again.") from error
 
 
 ENVIRONMENTS: dict[str, Callable[..., MDP]] = {"river_swim": river_swim}

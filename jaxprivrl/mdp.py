@@ -136,7 +136,7 @@ def make(costs, transitions, initial=0, *, horizon: int | None = None, bernoulli
     S = c.shape[1]
     start = np.asarray(initial)
     if start.ndim == 0:
-        if not 0 <= int(start) < S or int(start) != start:
+        if not 0 <= start < S or int(start) != start:
             raise ValueError(f"initial={start} is not a state; expected a whole number from 0 to {S - 1}.")
         start = np.eye(S)[int(start)]
     full = MDP(

@@ -135,6 +135,8 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
             f"Pair {', '.join(published.LEARNERS)} with {', '.join(published.PRIVATIZERS)}."
         )
     _validate.positive_int("episodes", spec.episodes, "Pass the number of users, one episode each.")
+    if spec.episodes >= 2**31:
+        raise ValueError(f"Expected episodes={spec.episodes} < 2**31, the largest number of users. Pass fewer.")
     _validate.positive_int("seeds", spec.seeds)
     if spec.seed_start < 0 or spec.seed_start + spec.seeds > 2**31:
         raise ValueError(f"Expected seed_start={spec.seed_start} from 0 to 2**31 - seeds. Pass another start.")
@@ -148,7 +150,8 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     for rate in spec.learning_rates or ():
         _validate.finite_at_least("learning_rate", rate, 0.0, "Leave it out for the paper's step size.")
     epsilons = (math.inf,) if spec.privatizer in ("exact", "published_none") else spec.epsilons
-    for name, values in (("epsilons", epsilons), ("bonus_scales", spec.bonus_scales)):
+    rates = (None,) if spec.learning_rates is None else spec.learning_rates
+    for name, values in (("epsilons", epsilons), ("bonus_scales", spec.bonus_scales), ("learning_rates", rates)):
         if not values or len(set(values)) < len(values):
             raise ValueError(f"Expected {name}={list(values)} to be distinct and at least one. Drop repeated values.")
     for epsilon in epsilons:
@@ -163,7 +166,8 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     calibrations = tuple(_calibrate(spec, problem, epsilon) for epsilon in epsilons)
     postprocess = spec.postprocess or DEFAULTS.get(spec.learner, "none")
     names = Names(spec.learner, spec.privatizer, _validate.one_of("postprocess", postprocess, POSTPROCESSORS))
-    rates = spec.learning_rates or (default_learning_rate(H, A, spec.episodes),)
+    if spec.learning_rates is None:
+        rates = (default_learning_rate(H, A, spec.episodes),)
     combinations = tuple(itertools.product(range(len(epsilons)), spec.bonus_scales, rates))
     cells = [_cell(spec, problem, calibrations[i], scale, rate) for i, scale, rate in combinations]
     shape = Shape(H, S, A, 1 if spec.homogeneous else H, spec.families, stack_episodes(spec.episodes))

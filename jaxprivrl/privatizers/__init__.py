@@ -10,14 +10,28 @@ from jaxprivrl.privatizers.base import (
     Totals,
     additive,
 )
-from jaxprivrl.privatizers.gaussian import central_gaussian, central_honaker, central_blt, local_gaussian
+from jaxprivrl.privatizers.gaussian import (
+    central_blt,
+    central_gaussian,
+    central_honaker,
+    central_toeplitz,
+    host_strategy,
+    local_gaussian,
+)
 from jaxprivrl.privatizers.laplace import central_laplace, exact, local_laplace
+from jaxprivrl.privatizers.reports import local_bernoulli, local_sampled
 
 PRIVATIZERS: dict[str, PrivatizerFactory] = {
     "exact": exact,
     "central_laplace": central_laplace,
     "local_laplace": local_laplace,
-    "central_gaussian": central_gaussian, "central_honaker": central_honaker, "central_blt": central_blt, "local_gaussian": local_gaussian,
+    "central_gaussian": central_gaussian,
+    "central_honaker": central_honaker,
+    "central_blt": central_blt,
+    "central_toeplitz": central_toeplitz,
+    "local_gaussian": local_gaussian,
+    "local_bernoulli": local_bernoulli,
+    "local_sampled": local_sampled,
 }
 
 __all__ = [
@@ -30,7 +44,15 @@ __all__ = [
     "Release",
     "Totals",
     "additive",
+    "central_blt",
+    "central_gaussian",
+    "central_honaker",
     "central_laplace",
+    "central_toeplitz",
     "exact",
+    "host_strategy",
+    "local_bernoulli",
+    "local_gaussian",
     "local_laplace",
+    "local_sampled",
 ]

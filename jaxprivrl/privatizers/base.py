@@ -40,7 +40,7 @@ class NoiseParameters(NamedTuple):
     Attributes:
       scale: f32[], scale of one noise draw.
       error: Counts of f32[M], high-probability error by bucket of the episode number (see `precision`).
-      strategy: f32[2, 5], what `host_strategy` returns; read by `central_blt` alone. It is the same for every epsilon
+      strategy: f32[4, 4], what `host_strategy` returns; read by `central_blt` alone. It is the same for every epsilon
         of a sweep, as the noise of a seed is: it must not be batched where the noise is shared.
     """
 
@@ -166,11 +166,16 @@ def zero_totals(zero_counts: Counts) -> Totals:
 
 
 def add_episode(totals: Totals, counts: Counts) -> Totals:
-    """Adds one user's counts; costs are clipped to [0, visits], because the sensitivity relies on it.
+    """Adds one user's counts; costs are clipped to [0, visits], because the sensitivity relies on it."""
+    return accumulate(totals, counts._replace(costs=jnp.clip(counts.costs, 0.0, counts.visits)))
+
+
+def accumulate(totals: Totals, counts: Counts) -> Totals:
+    """Adds counts, or reports of them, with integer visits and transitions.
 
     Cost sums use compensated (Kahan) addition: at a million users plain float32 would lose whole units.
     """
-    costs = jnp.clip(counts.costs, 0.0, counts.visits) - totals.cost_residue
+    costs = counts.costs - totals.cost_residue
     total = totals.costs + costs
     return Totals(
         totals.visits + counts.visits.astype(jnp.int32),

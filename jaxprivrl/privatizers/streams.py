@@ -38,7 +38,7 @@ def tree_stream(shape: Shape, distribution: str) -> NoiseStream:
         stack = write_slot(stack, jax.tree.map(jnp.add, read_slot(stack, above), fresh), level)
         # Reading the sum back from the new stack, at an index that XLA cannot tell to be `level`, lets it update
         # the stack in place; otherwise it reads the old stack again for the release and copies it every episode.
-        return stack, read_slot(stack, 31 - jax.lax.clz(n & -n))
+        return stack, read_slot(stack, _lowest_bit_again(n))
 
     def std(n: Array) -> Array:
         return jnp.sqrt(np.float32(unit_variance) * jax.lax.population_count(n).astype(jnp.float32))
@@ -69,66 +69,96 @@ def honaker_stream(shape: Shape) -> NoiseStream:
 
     The refined noise of a node of height j is r = w own + (1 - w) (r_left + r_right), w = 2^j / (2^(j+1) - 1), so that
     q = (2^(j+1) - 1) r = sum over the nodes u of its subtree of 2^height(u) own_u. Episode n completes the nodes of
-    heights 0..t on one right spine, t the lowest set bit of n; the rest of the subtree of its top node is the live
-    nodes of n - 1 of heights 0..t-1, whose q are known. Hence, with one draw z for the whole spine,
+    heights 0..t of one right spine, t the lowest set bit of n; the rest of the subtree of its top node hangs from the
+    live nodes of n - 1 of heights 0..t-1, whose q are known. Hence, with one draw z for the whole spine,
       q_n = (sum of the q of the live nodes below t) + c_t z,  c_t^2 = 1 + 4 + ... + 4^t = (4^(t+1) - 1) / 3,
       release = (release of n without its bit t) + q_n / (2^(t+1) - 1).
-    Spines of different episodes are disjoint, so this has the law of the tree with a draw for every node.
+    Spines of different episodes are disjoint, so all releases together have the law of a tree with a draw per node.
 
     Two slots per level: the release, as in `tree_stream`, and the sum of the q over the run of set bits that starts at
-    the level: the one at level 0 after n - 1 is what q_n needs. All sums are of like-sized terms: nothing cancels.
+    that level, of which the one at level 0 is what the next q needs. Only terms of one size are added: no cancellation.
     """
     slots = shape.max_episodes.bit_length() + 1  # one more slot, always zero, stands above the root
     height = np.arange(slots)
     spine = jnp.asarray(np.sqrt((4.0 ** (height + 1) - 1) / 3), jnp.float32)
     inverse = jnp.asarray(1 / (2.0 ** (height + 1) - 1), jnp.float32)
-    variance = np.float32(2.0**height / (2.0 ** (height + 1) - 1))[:31]
+    bits = min(slots, 31)
+    variance = np.array([2.0**j / (2.0 ** (j + 1) - 1) for j in range(bits)], np.float32)
 
     def init(zeros: Any) -> Any:
         stack = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape), x.dtype), zeros)
-        return jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), zeros), stack, stack
+        return workspace(zeros), stack, stack
 
     def step(key: Key, state: Any, n: Array) -> tuple[Any, Any]:
-        node, releases, runs = state
-        level, again = trailing_zeros(n), 31 - jax.lax.clz(n & -n)
+        rows, releases, runs = state
+        level = trailing_zeros(n)
         rest = n & (n - 1)
         above = jnp.where(rest == 0, slots - 1, trailing_zeros(rest))
-        fresh = draw_like(noise.gaussian, key, jax.tree.map(lambda x: x[0], node))
         below = read_slot(runs, jnp.where(level == 0, slots - 1, 0))
-        node = write_slot(node, add_multiple(below, spine[level], fresh), level & 1)
-        q = read_slot(node, again & 1)
+        fresh = draw_like(noise.gaussian, key, below)
+        rows, q = settle(rows, add_multiple(below, spine[level], fresh), n)
         longer = read_slot(runs, jnp.where((n >> level) & 2 == 0, slots - 1, level + 1))
         runs = write_slot(runs, jax.tree.map(jnp.add, longer, q), level)
-        lower = read_slot(releases, above)
-        releases = write_slot(releases, add_multiple(lower, inverse[level], q), level)
-        return (node, releases, runs), read_slot(releases, again)
+        releases = write_slot(releases, add_multiple(read_slot(releases, above), inverse[level], q), level)
+        return (rows, releases, runs), read_slot(releases, _lowest_bit_again(n))
 
     def std(n: Array) -> Array:
-        live = (n >> np.arange(31, dtype=np.int32)[: len(variance)]) & 1
+        live = (n >> np.arange(bits, dtype=np.int32)) & 1
         return jnp.sqrt(jnp.sum(live.astype(jnp.float32) * variance))
 
     return NoiseStream(init, step, std, bucket=lambda n: jax.lax.population_count(n))
 
 
 def blt_stream(scale: Array, decay: Array, std: Callable[[Array], Array]) -> NoiseStream:
-    """tmp"""
+    """Noise A C^-1 z of a buffered linear Toeplitz strategy c_0 = 1, c_k = sum_i scale_i (1 - decay_i)^(k-1).
+
+    x_n = z_n - <scale, buffers>, buffers <- (1 - decay) buffers + x_n; the release carries x_1 + ... + x_n.
+    One number per buffer and counter, one for the sum and two of workspace. Decays come as 1 - d: float32 would lose
+    the digits of a d near one.
+
+    Args:
+      scale: f32[m].
+      decay: f32[m].
+      std: standard deviation of the release after n episodes.
+    """
     size = scale.shape[0]
 
     def init(zeros: Any) -> Any:
-        return jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), zeros), zeros, (zeros,) * size
+        return workspace(zeros), zeros, (zeros,) * size
 
     def step(key: Key, state: Any, n: Array) -> tuple[Any, Any]:
         rows, total, buffers = state
         x = draw_like(noise.gaussian, key, total)
         for i, buffer in enumerate(buffers):
             x = add_multiple(x, -scale[i], buffer)
-        rows = write_slot(rows, x, trailing_zeros(n) & 1)
-        x = read_slot(rows, (31 - jax.lax.clz(n & -n)) & 1)
-        buffers = tuple(jax.tree.map(jnp.add, add_multiple(y, -decay[i], y), x) for i, y in enumerate(buffers))
+        rows, x = settle(rows, x, n)
+        buffers = tuple(
+            jax.tree.map(jnp.add, add_multiple(buffer, -decay[i], buffer), x) for i, buffer in enumerate(buffers)
+        )
         total = jax.tree.map(jnp.add, total, x)
         return (rows, total, buffers), total
 
     return NoiseStream(init, step, std, bucket=log_bucket)
+
+
+def workspace(zeros: Any) -> Any:
+    """Room for `settle`: two slots per entry."""
+    return jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), zeros)
+
+
+def settle(rows: Any, x: Any, n: Array) -> tuple[Any, Any]:
+    """x, computed once and kept in memory, for a value that several updates use.
+
+    XLA would compute a fused value, generator and all, once for each use, and copy the state that it was made of.
+    Writing it to one of two slots and reading it back, at an index that XLA cannot tell to be the same, stops that.
+    """
+    rows = write_slot(rows, x, trailing_zeros(n) & 1)
+    return rows, read_slot(rows, _lowest_bit_again(n) & 1)
+
+
+def _lowest_bit_again(n: Array) -> Array:
+    """trailing_zeros(n), written so that XLA does not notice."""
+    return 31 - jax.lax.clz(n & -n)
 
 
 def draw_like(sample: Callable[[Key, tuple[int, ...]], Array], key: Key, tree: Any) -> Any:

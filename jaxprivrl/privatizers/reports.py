@@ -1,0 +1,164 @@
+"""Local mechanisms whose reports are not the counts plus noise: randomised bits, and one step out of H."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxprivrl import noise
+from jaxprivrl.batching import add_to_rows, batch_last, keep_rows
+from jaxprivrl.mdp import Counts, Shape
+from jaxprivrl.privatizers.base import (
+    NoiseParameters,
+    Privatizer,
+    PrivatizerState,
+    Release,
+    Totals,
+    accumulate,
+    add_episode,
+    make_release,
+    pool,
+    true_counts,
+    zero_totals,
+)
+from jaxprivrl.privatizers.streams import draw_like, log_bucket, settle, workspace
+
+Array = jax.Array
+Key = jax.Array
+
+
+def local_bernoulli(shape: Shape, parameters: NoiseParameters) -> Privatizer:
+    """Randomised response: each user flips every indicator bit of every step with probability 1 / (1 + e^(1/scale)).
+
+    The bits of step h are 1{s_h = s, a_h = a}, the same with s_{h+1} = s2, and a cost bit, 1 with probability c_h at
+    the visited (s, a). With g = 1 - 2 flip = tanh(1 / (2 scale)), a reported sign y = +-1 has mean g (2 bit - 1), so
+      release after n episodes = (sum of the signs) / (2 g) + n / 2
+    is unbiased; pooled counters sum the signs of all H steps, and n H / 2. A scale of 0 reports the counts themselves.
+    `Release.std` is exact for visits and transitions; for costs, whose rounding adds to it, it is an upper bound.
+
+    Privacy: pure LDP at 2 H families / scale. At each step and for each family, the cells of two users' visits are at
+      most two, so at most two bits differ; each changes the log-likelihood of its report by at most 1 / scale. A
+      rounded cost is a mixture of the two bits, and so is its report: no probability leaves [flip, 1 - flip]. Reports
+      are 32-bit words compared with a threshold that is rounded towards the fair coin. Summing is post-processing.
+    Reference: Chowdhury and Zhou, AAAI 2022, remark on Bernoulli noise; Warner 1965.
+    """
+    H, families, private = shape.horizon, shape.families, parameters.scale > 0
+    threshold = bit_threshold(parameters.scale)
+    bits = np.float32(H // shape.num_stages)  # of each counter in one report
+    gain = threshold.astype(jnp.float32) * np.float32(2.0**-31)
+    unit = 0.5 / jnp.sinh(0.5 / parameters.scale)
+    unit_costs = jnp.where(private, 0.5 / gain, 0.0)
+    unit_visits = unit * np.float32(np.sqrt(shape.num_states)) if families == 2 else unit
+
+    def release(totals: Totals, n: Array) -> Release:
+        half = 0.5 * bits * n.astype(jnp.float32)
+        noisy = jax.tree.map(lambda x: jnp.where(private, x * (0.5 / gain) + half, x), true_counts(totals))
+        root = jnp.sqrt(bits * n.astype(jnp.float32))
+        std = Counts(root * unit_visits, root * unit_costs, root * unit)
+        return make_release(shape, parameters, noisy, std, n, log_bucket(n))
+
+    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
+        n, totals = jnp.zeros((), jnp.int32), zero_totals(zero_counts)
+        return PrivatizerState(n, (), totals), release(totals, n)
+
+    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
+        _check_stages("local_bernoulli", shape, counts)
+        n = state.num_episodes + 1
+        counts = counts._replace(costs=jnp.clip(counts.costs, 0.0, counts.visits))
+        words = draw_like(_words, key, tuple(counts[-families:]))
+        signs = [_sign(word, x, threshold) for word, x in zip(words, counts[-families:], strict=True)]
+        visits = signs[0] if families == 3 else jnp.zeros_like(counts.visits)
+        reports = Counts(visits, signs[-2], signs[-1])
+        reports = jax.tree.map(lambda y, x: jnp.where(private, y, x), reports, counts)
+        totals = accumulate(state.totals, pool(shape, reports))
+        return PrivatizerState(n, (), totals), release(totals, n)
+
+    return Privatizer(init, step)
+
+
+def local_sampled(shape: Shape, parameters: NoiseParameters) -> Privatizer:
+    """Each user reports one step h, drawn uniformly, with the whole budget; the report is weighted by H.
+
+      report = H 1{h drawn} (x_h + scale * Lap(1)) for each counter of step h (pooled: of the one stage there is)
+
+    Unbiased. The noise of a stage-dependent count has variance 2 H scale^2, with a scale that is H times smaller than
+    that of `local_laplace`: H times less. Drawing a step adds the variance (H - 1) x_h^2, which depends on the data
+    (pooled: H sum_h x_h^2 - (sum_h x_h)^2); `Release.std` holds its largest value, (H - 1) or H^2 / 4 per user. A scale
+    of 0 reports the counts themselves, all steps of them.
+
+    Privacy: pure LDP at 2 families / scale. The drawn step does not depend on the data, so the report is a mixture over
+      h, with the same weights for both users, of reports in which at most two cells of each family differ, by at most
+      1; that h is public does not change this.
+    Reference: Nguyen et al. 2016 (arXiv:1606.05053) and Wang et al., ICDE 2019, who sample attributes in this way.
+    """
+    H, families, scale = shape.horizon, shape.families, parameters.scale
+    pooled = shape.num_stages == 1
+    private = scale > 0
+    weight = jnp.where(private, np.float32(H), np.float32(1))
+    drawing = jnp.where(private, np.float32(H * H / 4 if pooled else H - 1), 0.0)
+    own = np.float32(2 * (H * H if pooled else H)) * scale * scale
+    spread = np.float32(shape.num_states if families == 2 else 1)
+
+    def release(totals: Totals, unit: Any, n: Array) -> Release:
+        visits, costs, transitions = (weight * x for x in true_counts(totals))
+        if families == 3:
+            visits = visits + (H * scale) * unit[0]
+        noisy = Counts(visits, costs + (H * scale) * unit[-2], transitions + (H * scale) * unit[-1])
+        users = n.astype(jnp.float32)
+        std = jnp.sqrt(users * (drawing + own))
+        std_visits = jnp.sqrt(users * (drawing + spread * own))
+        return make_release(shape, parameters, noisy, Counts(std_visits, std, std), n, log_bucket(n))
+
+    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
+        n, totals, unit = jnp.zeros((), jnp.int32), zero_totals(zero_counts), tuple(zero_counts[-families:])
+        rows = workspace(jax.tree.map(lambda x: x[0], unit))
+        return PrivatizerState(n, (rows, unit), totals), release(totals, unit, n)
+
+    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
+        _check_stages("local_sampled", shape, counts)
+        n = state.num_episodes + 1
+        key_step, key_noise = jax.random.split(key)
+        h = jnp.minimum((noise.uniform(key_step, ()) * H).astype(jnp.int32), H - 1)
+        drawn = jnp.arange(H) == h
+        rows, unit = state.noise
+        rows, fresh = settle(rows, draw_like(noise.laplace, key_noise, jax.tree.map(lambda x: x[0], unit)), n)
+        unit = add_to_rows(unit, fresh, jnp.ones((1,), bool) if pooled else drawn)
+        totals = add_episode(state.totals, pool(shape, keep_rows(counts, drawn | ~private)))
+        return PrivatizerState(n, (rows, unit), totals), release(totals, unit, n)
+
+    return Privatizer(init, step)
+
+
+def bit_threshold(scale: Array) -> Array:
+    """t, i32[] in [0, 2^31): a uniform int32 word is below t with probability 1/2 + tanh(1 / (2 scale)) / 2, or less.
+
+    P(word < t) / P(word >= t) never exceeds e^(1/scale) and is within 1e-5 of it, in logarithms and relatively, for
+    scales from 0.05 to 1e4. Near certainty t comes from the small probability, elsewhere from the small difference.
+    """
+    gain = jnp.tanh(0.5 / scale)
+    flips = jnp.ceil(np.float32(2.0**32 * (1 + 6e-6)) / (1.0 + jnp.exp(1.0 / scale)))
+    flips = jnp.clip(flips, 1.0, np.float32(2.0**30)).astype(jnp.int32)
+    near = jnp.floor(jnp.minimum(gain, 0.5) * np.float32(2.0**31 * (1 - 1e-6))).astype(jnp.int32)
+    return jnp.where(gain < 0.5, near, np.int32(2**31 - 1) - (flips - 1))
+
+
+def _words(key: Key, shape: tuple[int, ...]) -> Array:
+    """Uniform i32[shape]; the key is consumed."""
+    return batch_last(jax.lax.bitcast_convert_type(jax.random.bits(key, shape, jnp.uint32), jnp.int32))
+
+
+def _sign(word: Array, x: Array, threshold: Array) -> Array:
+    """+1.0 with probability 1/2 + gain (x - 1/2), else -1.0, for x in [0, 1]: a Bernoulli(x) bit, flipped or not."""
+    largest = jnp.minimum(threshold.astype(jnp.float32), np.float32(2.0**31 - 128))
+    limit = ((2.0 * x - 1.0) * largest).astype(jnp.int32)
+    limit = jnp.where(x == 1.0, threshold, jnp.where(x == 0.0, -threshold, jnp.clip(limit, -threshold, threshold)))
+    return jnp.where(word < limit, np.float32(1), np.float32(-1))
+
+
+def _check_stages(name: str, shape: Shape, counts: Counts) -> None:
+    if counts.visits.shape[0] != shape.horizon:
+        raise ValueError(
+            f"{name} got counts of {counts.visits.shape[0]} stages, expected {shape.horizon}: it randomises each step "
+            "of an episode before any pooling. Pass the counts by step."
+        )
