@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = dict(
 )
 
 
-def spec(privatizer: str, target: str, **fields: Any) -> Any:
+def spec(privatizer: str, target: str | None, **fields: Any) -> Any:
     """The sweep of one mechanism."""
     from jaxprivrl.sweep import SweepSpec
 

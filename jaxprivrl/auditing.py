@@ -351,7 +351,7 @@ def _released(
 
     start, _ = privatizer.init(shape.zero_counts())
     keys = simulation.episode_keys(key, jnp.arange(stream.visits.shape[0]))
-    return attacks.features(views, jax.lax.scan(step, start, (keys, stream))[1])
+    return attacks.features(views, jax.lax.scan(step, start, (keys, stream), unroll=keys.shape[0] <= 2)[1])
 
 
 def _policies(

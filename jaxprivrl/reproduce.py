@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,7 +153,7 @@ def claims(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     return rows
 
 
-def figure(panels: dict[str, Sequence[Curve]], *paths: Path) -> None:
+def figure(panels: Mapping[str, Sequence[Curve]], *paths: Path) -> None:
     """One row of two panels (PO, VI) for each variant."""
     fig, axes = plotting.new_figure(columns=2, rows=len(panels), width=6.2, height=4.1)
     names = {

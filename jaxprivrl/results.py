@@ -91,10 +91,14 @@ def save(data: xr.Dataset, folder: str | Path, *, overwrite: bool = False) -> Pa
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    plain = data.copy()
-    plain.attrs = {k: json.dumps(json_safe(v)) if k in _JSON_ATTRIBUTES else v for k, v in data.attrs.items()}
-    plain.to_netcdf(partial / RESULTS, engine="h5netcdf")
-    (partial / RUN).write_text(json.dumps(json_safe(describe(data)), indent=1) + "\n")
+    try:
+        plain = data.copy()
+        plain.attrs = {k: json.dumps(json_safe(v)) if k in _JSON_ATTRIBUTES else v for k, v in data.attrs.items()}
+        plain.to_netcdf(partial / RESULTS, engine="h5netcdf")
+        (partial / RUN).write_text(json.dumps(json_safe(describe(data)), indent=1) + "\n")
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     if folder.exists():
         shutil.rmtree(folder)
     partial.rename(folder)
@@ -104,15 +108,22 @@ def save(data: xr.Dataset, folder: str | Path, *, overwrite: bool = False) -> Pa
 def check_free(folder: str | Path, overwrite: bool) -> None:
     """Raises unless the folder is free, or holds an earlier run and may be overwritten."""
     folder = Path(folder)
+    check_folder(folder)
     if not folder.exists():
         return
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is a file, expected a folder to write. Pass another --out.")
     if (folder / RESULTS).exists() or (folder / RUN).exists():
         if not overwrite:
             raise ValueError(f"{folder} already holds results. Pass --overwrite or another --out.")
     elif any(folder.iterdir()):
         raise ValueError(f"{folder} holds other files, and a run folder is replaced whole. Pass another --out.")
+
+
+def check_folder(folder: str | Path) -> None:
+    """Raises unless the folder exists or can be made: no part of its path may be a file."""
+    folder = Path(folder)
+    nearest = next((part for part in (folder, *folder.parents) if part.exists()), folder)
+    if nearest.exists() and not nearest.is_dir():
+        raise ValueError(f"{nearest} is a file, expected a folder to write. Pass another --out.")
 
 
 def load(folder: str | Path) -> xr.Dataset:
@@ -124,6 +135,9 @@ def load(folder: str | Path) -> xr.Dataset:
         with xr.open_dataset(path, engine="h5netcdf") as file:
             data = file.load()
         data.attrs = {k: json.loads(v) if k in _JSON_ATTRIBUTES else v for k, v in data.attrs.items()}
+        missing = [name for name in ("regret", *_JSON_ATTRIBUTES) if name not in data and name not in data.attrs]
+        if missing:
+            raise ValueError(f"no {', '.join(missing)}")
     except (OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a results file of this package ({error}). Run the sweep again.") from error
     return data

@@ -150,9 +150,9 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     for rate in spec.learning_rates or ():
         _validate.finite_at_least("learning_rate", rate, 0.0, "Leave it out for the paper's step size.")
     epsilons = (math.inf,) if spec.privatizer in ("exact", "published_none") else spec.epsilons
-    rates = (None,) if spec.learning_rates is None else spec.learning_rates
-    for name, values in (("epsilons", epsilons), ("bonus_scales", spec.bonus_scales), ("learning_rates", rates)):
-        if not values or len(set(values)) < len(values):
+    axes = {"epsilons": epsilons, "bonus_scales": spec.bonus_scales, "learning_rates": spec.learning_rates}
+    for name, values in axes.items():
+        if values is not None and (not values or len(set(values)) < len(values)):
             raise ValueError(f"Expected {name}={list(values)} to be distinct and at least one. Drop repeated values.")
     for epsilon in epsilons:
         _validate.epsilon(epsilon)
@@ -166,8 +166,7 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     calibrations = tuple(_calibrate(spec, problem, epsilon) for epsilon in epsilons)
     postprocess = spec.postprocess or DEFAULTS.get(spec.learner, "none")
     names = Names(spec.learner, spec.privatizer, _validate.one_of("postprocess", postprocess, POSTPROCESSORS))
-    if spec.learning_rates is None:
-        rates = (default_learning_rate(H, A, spec.episodes),)
+    rates = (default_learning_rate(H, A, spec.episodes),) if spec.learning_rates is None else spec.learning_rates
     combinations = tuple(itertools.product(range(len(epsilons)), spec.bonus_scales, rates))
     cells = [_cell(spec, problem, calibrations[i], scale, rate) for i, scale, rate in combinations]
     shape = Shape(H, S, A, 1 if spec.homogeneous else H, spec.families, stack_episodes(spec.episodes))

@@ -30,7 +30,8 @@ def plain(rows: list[dict[str, Any]]) -> str:
 def markdown(rows: list[dict[str, Any]]) -> str:
     """A Markdown table."""
     names = list(rows[0]) if rows else []
-    lines = [names, ["---"] * len(names), *([cell(row.get(name)) for name in names] for row in rows)]
+    body = [[" ".join(cell(row.get(name)).replace("|", "\\|").split()) for name in names] for row in rows]
+    lines = [names, ["---"] * len(names), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 

@@ -8,8 +8,9 @@ how they were found: calibration, epsilons, episodes, first seed, number of seed
 """
 
 import dataclasses
+import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,14 @@ def best(data: xr.Dataset) -> tuple[float, float, float]:
 def write(tables: dict[tuple[str, str, str], dict[str, Any]], path: str | Path) -> None:
     """Writes tables keyed by (environment, learner, privatizer), keeping others that the file holds."""
     path = Path(path)
-    merged = _flat(_read(path)) if path.is_file() else {}
+    merged = load(path) if path.is_file() else {}
     merged.update(tables)
     lines = []
     for key in sorted(merged):
         lines.append("[" + ".".join(_quoted(name) for name in key) + "]")
         lines += [f"{name} = {_toml(value)}" for name, value in merged[key].items()] + [""]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(lines), encoding="utf-8")
 
 
 def load(path: str | Path) -> dict[tuple[str, str, str], dict[str, Any]]:
@@ -81,7 +82,15 @@ def load(path: str | Path) -> dict[tuple[str, str, str], dict[str, Any]]:
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"No file '{path}'. Make one with 'jaxprivrl tune --out {path}'.")
-    return _flat(_read(path))
+    tables = {}
+    for environment, learners in _read(path).items():
+        for learner, privatizers in _items(learners):
+            for privatizer, table in _items(privatizers):
+                tables[(environment, learner, privatizer)] = table
+                if not isinstance(table, dict) or not isinstance(table.get("bonus_scale"), (int, float)):
+                    name = f"[{environment}.{learner}.{privatizer}]"
+                    raise ValueError(f"'{path}' has no bonus_scale in {name}. Make one with 'jaxprivrl tune'.")
+    return tables
 
 
 def apply(spec: SweepSpec, path: str | Path) -> SweepSpec:
@@ -108,29 +117,26 @@ def apply(spec: SweepSpec, path: str | Path) -> SweepSpec:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"'{path}' is not a TOML file ({error}). Make one with 'jaxprivrl tune'.") from error
 
 
-def _flat(tree: dict[str, Any]) -> dict[tuple[str, str, str], dict[str, Any]]:
-    return {
-        (environment, learner, privatizer): table
-        for environment, learners in tree.items()
-        for learner, privatizers in learners.items()
-        for privatizer, table in privatizers.items()
-    }
+def _items(tree: Any) -> Iterable[tuple[str, Any]]:
+    """Entries of a table; a value where a table should be counts as an empty one, so that `load` names it."""
+    return tree.items() if isinstance(tree, dict) else [("?", None)]
 
 
 def _quoted(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else f'"{name}"'
+    plain = name.replace("_", "").replace("-", "").isalnum() and name.isascii()
+    return name if plain else json.dumps(name, ensure_ascii=False)
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f'"{value}"'
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     return repr(value)

@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
     )
     try:
         return parsed.run()
-    except (ValueError, FileNotFoundError, PermissionError) as error:
+    except (ValueError, OSError) as error:
         print(f"jaxprivrl: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

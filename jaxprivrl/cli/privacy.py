@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 from jaxprivrl import _validate
 from jaxprivrl.cli.flags import MechanismFlags, print_json, print_table, problem_of
@@ -42,24 +43,14 @@ class Account(MechanismFlags):
             raise ValueError("Expected either --epsilon or --noise-scale, and not both. Pass one of them.")
         _validate.one_of("privatizer", self.privatizer, accounting.MECHANISMS)
         problem = problem_of(self, self.num_states, self.num_actions)
+        common: dict[str, Any] = {"calibration": self.calibration, "neighbours": self.neighbours}
         if self.noise_scale is not None:
             guarantee = accounting.guarantee(
-                self.privatizer,
-                problem,
-                self.noise_scale,
-                dp_deltas=(self.dp_delta,),
-                calibration=self.calibration,
-                neighbours=self.neighbours,
+                self.privatizer, problem, self.noise_scale, dp_deltas=(self.dp_delta,), **common
             )
-        else:
+        elif self.epsilon is not None:
             guarantee = accounting.calibrate(
-                self.privatizer,
-                problem,
-                self.epsilon,
-                dp_delta=self.dp_delta,
-                target=self.target,
-                calibration=self.calibration,
-                neighbours=self.neighbours,
+                self.privatizer, problem, self.epsilon, dp_delta=self.dp_delta, target=self.target, **common
             ).guarantee
         facts = guarantee.to_json()
         if self.json:

@@ -28,6 +28,9 @@ class Plot:
 
         if self.out.suffix not in (".png", ".pdf", ".svg"):
             raise ValueError(f"Expected --out {self.out} to end in .png, .pdf or .svg. Rename it.")
+        if self.out.is_dir():
+            raise ValueError(f"{self.out} is a folder, expected a file to write. Pass another --out.")
+        results.check_folder(self.out.parent)
         data = [results.load(folder) for folder in self.runs]
         if not data:
             raise ValueError("Expected at least one run folder. Make one with 'jaxprivrl sweep --out'.")
@@ -59,7 +62,7 @@ class List:
         def line(factory: Any) -> str:
             return (factory.__doc__ or "").strip().split("\n")[0]
 
-        listing = {
+        listing: dict[str, Any] = {
             "environments": {name: line(f) for name, f in ENVIRONMENTS.items()},
             "learners": {name: line(f) for name, f in LEARNERS.items()},
             "privatizers": {

@@ -131,16 +131,23 @@ class Tune(EnvironmentFlags, RunFlags, MechanismFlags):
         from jaxprivrl import runtime
 
         runtime.configure()
-        from jaxprivrl import compare, tuning
+        from jaxprivrl import compare, results, tuning
 
+        results.check_folder(self.out.parent)
+        if self.out.exists():
+            tuning.load(self.out)
         mdp = self.build()
         base = spec_of(
             self, environment=self.label, bonus_scales=self.bonus_scales or tuning.BONUS_SCALES, learning_rates=None
         )
-        found = {}
+        specs = []
         for spec in compare.grid(base, self.learners, self.privatizers or (self.privatizer,)):
             if spec.learner in tuning.USES_LEARNING_RATE:
                 spec = dataclasses.replace(spec, learning_rates=self.learning_rates or tuning.LEARNING_RATES)
+            compare.check(spec, mdp)
+            specs.append(spec)
+        found = {}
+        for spec in specs:
             bar = progress_bar(f"tune {spec.learner} x {spec.privatizer}")
             found[(spec.environment, spec.learner, spec.privatizer)] = tuning.tune(spec, mdp, bar)
         tuning.write(found, self.out)
@@ -185,10 +192,12 @@ class Compare(EnvironmentFlags, RunFlags, MechanismFlags):
         from jaxprivrl import runtime
 
         runtime.configure()
-        from jaxprivrl import compare
+        from jaxprivrl import compare, results
 
-        if self.out is not None and (self.out / "comparison.csv").exists() and not self.overwrite:
-            raise ValueError(f"{self.out} already holds a comparison. Pass --overwrite or another --out.")
+        if self.out is not None:
+            results.check_folder(self.out)
+            if (self.out / "comparison.csv").exists() and not self.overwrite:
+                raise ValueError(f"{self.out} already holds a comparison. Pass --overwrite or another --out.")
         mdp = self.build()
         rate = None if self.learning_rate is None else (self.learning_rate,)
         base = spec_of(self, environment=self.label, bonus_scales=(self.bonus_scale,), learning_rates=rate)
@@ -234,8 +243,9 @@ class Reproduce:
         from jaxprivrl import runtime
 
         runtime.configure()
-        from jaxprivrl import reproduce
+        from jaxprivrl import reproduce, results
 
+        results.check_folder(self.out)
         for name in self.variant:
             _validate.one_of("variant", name, reproduce.VARIANTS)
         _validate.positive_int("seeds", self.seeds)

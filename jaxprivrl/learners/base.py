@@ -1,5 +1,7 @@
 """The learner protocol and what learners share."""
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -7,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxprivrl.batching import batch_last
 from jaxprivrl.mdp import Policy, Shape
 from jaxprivrl.privatizers import Release
 
@@ -63,10 +66,16 @@ def default_learning_rate(horizon: int, num_actions: int, num_episodes: int) -> 
 
 
 def greedy(q: Array, u: Array) -> Policy:
-    """The least q, f32[S, A] one-hot; the m tied actions share the unit interval of u[S] equally."""
-    tied = q == jnp.min(q, -1, keepdims=True)
-    m = jnp.sum(tied, -1, dtype=jnp.int32)
+    """The least q, f32[..., A] one-hot; the m tied actions share the unit interval of u[...] equally.
+
+    Ties are exact, so q must have been stored, as what a loop over stages returns has been: XLA may compute a value
+    that it fuses into this function twice, with different rounding, and then nothing equals the least.
+    """
+    actions = batch_last([q[..., a] for a in range(q.shape[-1])])
+    least = functools.reduce(jnp.minimum, actions)
+    tied = [(x == least).astype(jnp.int32) for x in actions]
+    before = [jnp.zeros_like(tied[0]), *itertools.accumulate(tied)]  # tied actions before each action, and in all
+    m = before.pop()
     pick = jnp.minimum((u * m.astype(jnp.float32)).astype(jnp.int32), m - 1)
-    earlier = np.tril(np.ones((q.shape[-1],) * 2, bool), -1)
-    rank = jnp.sum(tied[:, None, :] & earlier[None], -1, dtype=jnp.int32)
-    return (tied & (rank == pick[:, None])).astype(jnp.float32)
+    chosen = [t * (n == pick).astype(jnp.int32) for t, n in zip(tied, before, strict=True)]
+    return jnp.stack(chosen, -1).astype(jnp.float32)

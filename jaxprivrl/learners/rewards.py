@@ -21,8 +21,8 @@ Key = jax.Array
 
 # The papers set no lower limit, and noisy counts may be signed, so values could leave float32 within H stages. Both
 # limits lie far outside anything that a release within its error bounds leads to.
-LARGEST_VALUE = 1e9
-LEAST_VISITS = 1e-3  # fewer visits than this, and more than none, count as so many
+LARGEST_VALUE = 1e6
+LEAST_VISITS = 1e-6  # fewer visits than this, and more than none, count as so many
 
 
 class Model(NamedTuple):
@@ -107,32 +107,26 @@ def optimistic_learner(
     def init() -> Any:
         return jnp.full((H, S, A), float(H)) if monotone else ()
 
-    def backup(value: Array, h: Array, constants: Any, previous: Any) -> tuple[Array, Array]:
-        q = q_function(constants, value, h)
-        if monotone:
-            q = jnp.minimum(q, at_stage(previous, h))
+    def best(q: Array, h: Array) -> Array:
         value = jnp.maximum(jnp.max(q, -1), -LARGEST_VALUE)
-        if steps_left:
-            value = jnp.minimum(value, (H - h).astype(jnp.float32))
-        return value, q
+        return jnp.minimum(value, (H - h).astype(jnp.float32)) if steps_left else value
 
-    def step(key: Key, state: Any, release: Release) -> tuple[Any, Policy]:
-        ties = noise.uniform(key, (H, S))
-
-        def backward(value: Array, h: Array, data: Any) -> tuple[Array, Any]:
-            constants, previous, ties = data
-            value, q = backup(value, h, constants, previous)
-            policy = greedy(-q, at_stage(ties, h))
-            return value, (q, policy) if monotone else policy
-
-        out = stage_scan(backward, jnp.zeros(S), (estimate(release), state, ties), H, reverse=True)[1]
-        return out if monotone else (state, out)
-
-    def values(state: Any, release: Release) -> Array:
+    def plan(state: Any, release: Release) -> Array:
         def backward(value: Array, h: Array, data: Any) -> tuple[Array, Array]:
-            value, _ = backup(value, h, *data)
-            return value, (H - h).astype(jnp.float32) - value
+            constants, previous = data
+            q = q_function(constants, value, h)
+            if monotone:
+                q = jnp.minimum(q, at_stage(previous, h))
+            return best(q, h), q
 
         return stage_scan(backward, jnp.zeros(S), (estimate(release), state), H, reverse=True)[1]
+
+    def step(key: Key, state: Any, release: Release) -> tuple[Any, Policy]:
+        q = plan(state, release)
+        return q if monotone else state, greedy(-q, noise.uniform(key, (H, S)))
+
+    def values(state: Any, release: Release) -> Array:
+        stages = jnp.arange(H)[:, None]
+        return (H - stages).astype(jnp.float32) - best(plan(state, release), stages)
 
     return Learner(init, step, values)

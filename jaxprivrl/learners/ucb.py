@@ -44,27 +44,21 @@ def ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
     H, S = shape.horizon, shape.num_states
     log_term, _ = _confidence(shape, hyper)
 
-    def estimate(release: Release) -> Estimates:
-        return paper_estimates(shape, release, hyper.bonus_scale, log_term * (1.0 + H))
+    def plan(release: Release) -> Array:
+        estimates = paper_estimates(shape, release, hyper.bonus_scale, log_term * (1.0 + H))
+
+        def backward(value: Array, h: Array, estimates: Estimates) -> tuple[Array, Array]:
+            q = optimistic_q(shape, estimates, value, h)
+            return jnp.min(q, -1), q
+
+        return stage_scan(backward, jnp.zeros(S), estimates, H, reverse=True)[1]
 
     def step(key: Key, state: tuple, release: Release) -> tuple[tuple, Policy]:
-        ties = noise.uniform(key, (H, S))
-
-        def backward(value: Array, h: Array, constants: Any) -> tuple[Array, Policy]:
-            estimates, ties = constants
-            q = optimistic_q(shape, estimates, value, h)
-            return jnp.min(q, -1), greedy(q, at_stage(ties, h))
-
-        return state, stage_scan(backward, jnp.zeros(S), (estimate(release), ties), H, reverse=True)[1]
+        return state, greedy(plan(release), noise.uniform(key, (H, S)))
 
     def values(state: tuple, release: Release) -> Array:
         del state
-
-        def backward(value: Array, h: Array, estimates: Estimates) -> tuple[Array, Array]:
-            value = jnp.min(optimistic_q(shape, estimates, value, h), -1)
-            return value, value
-
-        return stage_scan(backward, jnp.zeros(S), estimate(release), H, reverse=True)[1]
+        return jnp.min(plan(release), -1)
 
     return Learner(init=lambda: (), step=step, values=values)
 

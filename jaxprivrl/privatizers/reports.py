@@ -133,8 +133,8 @@ def local_sampled(shape: Shape, parameters: NoiseParameters) -> Privatizer:
 def bit_threshold(scale: Array) -> Array:
     """t, i32[] in [0, 2^31): a uniform int32 word is below t with probability 1/2 + tanh(1 / (2 scale)) / 2, or less.
 
-    P(word < t) / P(word >= t) never exceeds e^(1/scale) and is within 1e-5 of it, in logarithms and relatively, for
-    scales from 0.05 to 1e4. Near certainty t comes from the small probability, elsewhere from the small difference.
+    ln(P(word < t) / P(word >= t)) never exceeds 1 / scale, and is within 1e-5 of it for scales from 0.1 to 1e4. Near
+    certainty t comes from the small probability of a flip, elsewhere from the small difference of the two.
     """
     gain = jnp.tanh(0.5 / scale)
     flips = jnp.ceil(np.float32(2.0**32 * (1 + 6e-6)) / (1.0 + jnp.exp(1.0 / scale)))

@@ -1,0 +1,142 @@
+"""What flows where: counts reach a learner only through a Release, and no key is used twice."""
+
+import inspect
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pieces
+import pytest
+
+from jaxprivrl import mdp, noise, simulation, sweep
+from jaxprivrl.learners import LEARNERS, Learner
+from jaxprivrl.mdp import Counts
+from jaxprivrl.privatizers import PRIVATIZERS, PrivatizerState, Release, Totals
+
+EPISODES = 3
+SMALL = mdp.make(np.array([[[0.2, 0.8], [0.5, 0.1]]]), np.full((1, 2, 2, 2), 0.5), horizon=2)
+# A learner and a privatizer never see each other's keys or state, so each meets one of the other kind.
+PAIRS = [*((learner, "central_laplace") for learner in LEARNERS), *(("ucb_vi", name) for name in PRIVATIZERS)]
+PAIRS = list(dict.fromkeys(PAIRS))
+
+
+def parts(learner, privatizer, epsilon=100.0):
+    """Plan, learner and privatizer of one run, with noise and bonus small enough for counts to matter."""
+    spec = sweep.SweepSpec(
+        environment="small", learner=learner, privatizer=privatizer, epsilons=(epsilon,), bonus_scales=(0.01,),
+        learning_rates=(1.0,), seeds=1, episodes=EPISODES,
+    )  # fmt: skip
+    plan = sweep.resolve(spec, SMALL)
+    return plan, *sweep.parts(plan.names, plan.shape, pieces.cell_of(plan))
+
+
+# Nothing but the Release.
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_learner_takes_a_release_and_nothing_else(name):
+    """By types: (shape, hyper) to build it, (key, state, release) to step, nothing to start."""
+    assert list(inspect.signature(LEARNERS[name]).parameters) == ["shape", "hyper"]
+    plan, _, _ = parts(name, "exact")
+    made = LEARNERS[name](plan.shape, pieces.cell_of(plan).hyper)
+    assert not inspect.signature(made.init).parameters
+    for function, arguments in ((made.step, 3), (made.values, 2)):
+        names = inspect.signature(function).parameters
+        assert len(names) == arguments
+        hints = typing.get_type_hints(function)
+        assert hints[list(names)[-1]] is Release
+        assert not {Counts, Totals, PrivatizerState} & set(hints.values())
+
+
+def test_the_protocol_says_so():
+    arguments, _ = typing.get_args(typing.get_type_hints(Learner)["step"])
+    assert arguments[-1] is Release and len(arguments) == 3
+    assert typing.get_args(typing.get_type_hints(Learner)["init"])[0] == []
+
+
+@pytest.mark.parametrize("learner, privatizer", PAIRS)
+def test_raw_counts_do_not_reach_the_learner(learner, privatizer):
+    """Totals are replaced by other numbers under a fixed release: policy and learner state stay, bit for bit.
+
+    Control: the next release, which is made from the totals, moves with them.
+    """
+    plan, _, _ = parts(learner, privatizer)
+    cell = pieces.cell_of(plan)
+
+    @pieces.jit
+    def step(keys, state, cell, dynamics):
+        pair = sweep.parts(plan.names, plan.shape, cell)
+        policy = pair[0].step(keys.learner, state.learner, state.release)[1]
+        after, regret = simulation.step(keys, state, dynamics, plan.shape, *pair)
+        return after, policy, regret
+
+    state = pieces.initial(plan, cell)
+    keys = pieces.keys_of(0, EPISODES)
+    for k in range(EPISODES):
+        now = jax.tree.map(lambda x, k=k: x[k], keys)
+        totals = jax.tree.map(lambda x: x + jnp.asarray(7, x.dtype), state.privatizer.totals)
+        spoilt = state._replace(privatizer=state.privatizer._replace(totals=totals))
+        after, policy, regret = step(now, state, cell, plan.dynamics)
+        after_spoilt, policy_spoilt, regret_spoilt = step(now, spoilt, cell, plan.dynamics)
+        np.testing.assert_array_equal(policy, policy_spoilt)
+        np.testing.assert_array_equal(regret, regret_spoilt)
+        jax.tree.map(np.testing.assert_array_equal, after.learner, after_spoilt.learner)
+        assert np.all(np.asarray(after_spoilt.release.counts.visits) != np.asarray(after.release.counts.visits))
+        state = after
+
+
+def test_a_release_holds_no_raw_counts():
+    """Noise of every released cell is drawn; the only exact numbers of a Release are public ones."""
+    for name in PRIVATIZERS:
+        if name == "exact":
+            continue
+        plan, _, _ = parts("ucb_vi", name, epsilon=0.5)
+        cell = pieces.cell_of(plan)
+        step = pieces.privatizer_step(plan.names, plan.shape)
+        keys = pieces.keys_of(1, EPISODES).noise
+        state, _ = sweep.parts(plan.names, plan.shape, cell)[1].init(plan.shape.zero_counts())
+        counts = pieces.one_episode(plan)
+        one, two = (step(keys[i], cell, state, counts)[1] for i in (0, 1))
+        for family in range(3):
+            x, y, true = (np.asarray(c[family]) for c in (one.counts, two.counts, counts))
+            assert np.any(x != y) and np.any(x != true), name
+        jax.tree.map(np.testing.assert_array_equal, one._replace(counts=0), two._replace(counts=0))
+
+
+# No key twice.
+
+
+@pytest.mark.parametrize("learner, privatizer", PAIRS)
+def test_no_key_is_used_twice(learner, privatizer):
+    plan, *pair = parts(learner, privatizer)
+
+    @pieces.jit
+    def run(key):
+        return simulation.simulate(key, SMALL, *pair, plan.shape, EPISODES)
+
+    with jax.debug_key_reuse(True):
+        assert run(noise.key(0)).shape == (EPISODES,)
+
+
+@pytest.mark.parametrize("first, second", [("noise", "environment"), ("noise", "learner"), ("environment", "learner")])
+def test_a_key_used_for_two_things_is_noticed(monkeypatch, first, second):
+    plan, *pair = parts("ucb_vi", "central_laplace")
+    honest = simulation.step
+
+    def step(keys, *rest, **settings):
+        return honest(keys._replace(**{second: getattr(keys, first)}), *rest, **settings)
+
+    monkeypatch.setattr(simulation, "step", step)
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        simulation.simulate(noise.key(0), SMALL, *pair, plan.shape, EPISODES)
+
+
+def test_a_key_used_in_every_episode_is_noticed(monkeypatch):
+    plan, *pair = parts("ucb_vi", "central_laplace")
+    honest, fixed = simulation.step, noise.key(1)
+    monkeypatch.setattr(
+        simulation, "step", lambda keys, *rest, **settings: honest(keys._replace(noise=fixed), *rest, **settings)
+    )
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        simulation.simulate(noise.key(0), SMALL, *pair, plan.shape, EPISODES)
