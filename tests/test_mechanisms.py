@@ -178,13 +178,15 @@ def dense_map(name, episodes):
 
 
 @pytest.mark.parametrize("name", ADDITIVE)
-@pytest.mark.parametrize("episodes", [1, 2, 45, 100])
+@pytest.mark.parametrize("episodes", [1, 100])
 def test_joint_covariance_over_time_is_that_of_the_dense_matrix(name, episodes, monkeypatch):
     B, std = linear_map(monkeypatch, name, episodes)
     dense = dense_map(name, episodes)
     np.testing.assert_allclose(B @ B.T, dense @ dense.T, rtol=3e-6, atol=3e-6)
     np.testing.assert_allclose(std, np.linalg.norm(dense, axis=1), rtol=2e-6)
     assert np.all(np.triu(B, 1) == 0)  # a release never uses a later draw
+    if name in ("central_blt", "central_toeplitz"):  # not only the law: the matrix itself
+        np.testing.assert_allclose(B, dense, rtol=3e-6, atol=2e-6)
 
 
 def test_control_a_tree_without_refinement_is_caught(monkeypatch):
@@ -193,14 +195,10 @@ def test_control_a_tree_without_refinement_is_caught(monkeypatch):
     assert np.max(np.abs(B @ B.T - dense @ dense.T)) > 0.3
 
 
-@pytest.mark.parametrize("name", ["central_blt", "central_toeplitz"])
-def test_matrix_mechanisms_have_the_dense_matrix_itself(name, monkeypatch):
-    B, _ = linear_map(monkeypatch, name, 100)
-    np.testing.assert_allclose(B, dense_map(name, 100), rtol=3e-6, atol=2e-6)
-
-
-@pytest.mark.parametrize("name", ["central_honaker", "central_blt", "central_toeplitz"])
-@pytest.mark.parametrize("num_episodes", [1000, 20_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("name", "num_episodes"),
+    [("central_honaker", 10**6), ("central_toeplitz", 10**6), ("central_blt", 20_000), ("central_blt", 10**6)],
+)
 def test_std_agrees_with_precision_at_large_n(name, num_episodes, monkeypatch):
     stds = []
     monkeypatch.setattr(gaussian, "additive", lambda shape, parameters, stream: stds.append(stream.std))
@@ -307,8 +305,8 @@ def test_released_std_is_that_of_precision_and_covers_the_data(name, kind):
 @pytest.mark.parametrize("time_varying", [False, True])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_released_error_is_the_row_of_its_bucket(name, time_varying):
-    K, shape = 100, SHAPES["three_families"]
-    problem = precision.Problem(shape.horizon, shape.num_states, shape.num_actions, K)
+    K, shape = 100, SHAPES["two_families"]
+    problem = precision.Problem(shape.horizon, shape.num_states, shape.num_actions, K, families=2)
     calibration = accounting.calibrate(name, problem, 2.0, time_varying=time_varying)
     given = sweep.noise_parameters(name, problem, calibration)
     state, release = initial(name, shape, given)
@@ -356,18 +354,18 @@ def test_one_episode(name):
 def numbers_per_counter(name, max_episodes, num_episodes=1000):
     """Sizes of the noise state in units of the released counters."""
     shape = Shape(2, 3, 2, 2, 3, max_episodes)
-    state = PRIVATIZERS[name](shape, parameters(name, 1.0, num_episodes)).init(shape.zero_counts())[0]
-    counters = sum(x.size for x in shape.zero_counts())
+    state = jax.eval_shape(lambda given: initial(name, shape, given)[0], parameters(name, 1.0, num_episodes))
+    counters = sum(x.size for x in jax.eval_shape(shape.zero_counts))
     return sum(x.size for x in jax.tree.leaves(state.noise)) / counters
 
 
 def test_state_is_as_small_as_advertised():
-    for levels in (8, 16, 24):
+    for levels in (8, 24):
         top = 2**levels - 1
         assert numbers_per_counter("central_gaussian", top) == levels + 1
         assert numbers_per_counter("central_honaker", top) == 2 * (levels + 1) + 2
         assert numbers_per_counter("central_toeplitz", top) <= 8 + 1.3 * levels
-        for num_episodes in (10, 20_000, 10_000_000):
+        for num_episodes in (10, 10_000_000):
             assert numbers_per_counter("central_blt", top, num_episodes) == 4 + 1 + 2
         assert numbers_per_counter("local_gaussian", top) == 1
         assert numbers_per_counter("local_bernoulli", top) == 0
@@ -389,7 +387,7 @@ def test_a_lane_of_scan_and_vmap_is_the_run_alone(name, kind):
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_epsilons_share_the_noise_of_a_seed(name):
-    """Batched over scales, as a grid of epsilons is, the noise state has no axis of its own, and lanes are runs alone."""
+    """Batched over scales, as a grid of epsilons is, the noise state has no axis of its own; lanes are runs alone."""
     shape, given = SHAPES["two_families"], parameters(name, 1.0)
     axes = PrivatizerState(None, None, -1), Release(-1, -1, -1, None)
     state, counts, key = initial(name, shape, given)[0], episode(shape), noise.key(1)
@@ -481,7 +479,7 @@ def reported_probabilities(monkeypatch, shape, scale, counts):
 
 
 def test_likelihood_ratio_of_randomised_bits_by_enumeration(monkeypatch):
-    """All pairs of users of a small problem, the likeliest report to tell them apart: the pure epsilon, and attained."""
+    """All pairs of users of a small problem, and the report that tells them apart best: the pure epsilon, attained."""
     shape, problem = Shape(2, 2, 1, 2, 3, 1), precision.Problem(2, 2, 1, 1)
     epsilon = 1.3
     scale = accounting.noise_scale("local_bernoulli", problem, epsilon)
@@ -497,9 +495,8 @@ def test_likelihood_ratio_of_randomised_bits_by_enumeration(monkeypatch):
     assert epsilon * (1 - 1e-5) < loss <= epsilon
 
 
-@pytest.mark.parametrize("families", [2, 3])
-def test_pooled_bits_are_the_bits_of_the_steps_summed(families):
-    by_step, pooled = Shape(3, 2, 2, 3, families, 255), Shape(3, 2, 2, 1, families, 255)
+def test_pooled_bits_are_the_bits_of_the_steps_summed():
+    by_step, pooled = Shape(2, 2, 2, 2, 3, 255), Shape(2, 2, 2, 1, 3, 255)
     given, parts = parameters("local_bernoulli", 3.0), []
     for shape in (by_step, pooled):
         state, _ = initial("local_bernoulli", shape, given)
