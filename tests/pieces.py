@@ -4,21 +4,49 @@ A learner meets a privatizer only through a Release, so a pair needs no program 
 learner, each privatizer and each set of sizes serves all pairs.
 """
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxprivrl import noise, simulation
+from jaxprivrl import mdp as mdp_lib
+from jaxprivrl import noise, runtime, simulation
 from jaxprivrl import sweep as engine
-from jaxprivrl.mdp import Counts, Shape
+from jaxprivrl.mdp import MDP, Counts, Shape
 from jaxprivrl.privatizers import PrivatizerState, Release
 from jaxprivrl.simulation import Streams, Trajectory
 
-# Tests compile many small programs and run each for moments.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+# Tests compile many small programs and run each for moments: machine code is not worth optimising.
+QUICK = {"xla_backend_optimization_level": 0}
+jit = functools.partial(jax.jit, compiler_options=QUICK)
+
+
+@contextlib.contextmanager
+def quick_sweeps() -> Iterator[None]:
+    """Sweeps compile quickly inside; their programs are forgotten afterwards."""
+    before = dict(runtime.COMPILER_OPTIONS)
+    engine._compile.cache_clear()
+    runtime.COMPILER_OPTIONS.update(QUICK)
+    try:
+        yield
+    finally:
+        runtime.COMPILER_OPTIONS.clear()
+        runtime.COMPILER_OPTIONS.update(before)
+        engine._compile.cache_clear()
+
+
+def random_mdp(seed: int, sizes: tuple[int, int, int], *, homogeneous: bool = False, bernoulli: bool = False) -> MDP:
+    """A random MDP of (H, S, A), drawn by NumPy: nothing to compile."""
+    H, S, A = sizes
+    rng = np.random.default_rng(seed)
+    stages = 1 if homogeneous else H
+    rows = rng.dirichlet(np.ones(S), (stages, S, A))
+    costs = rng.uniform(size=(stages, S, A))
+    return mdp_lib.make(costs, rows, rng.dirichlet(np.ones(S)), horizon=H, bernoulli=bernoulli)
 
 
 class Episode(NamedTuple):

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pieces
 import pytest
 
-from jaxprivrl import environments, noise, results
+from jaxprivrl import environments, results
 from jaxprivrl.__main__ import main
 from jaxprivrl.cli import COMMANDS, simulate
 from jaxprivrl.learners import LEARNERS
@@ -40,10 +41,16 @@ ACCOUNT_KEYS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with pieces.quick_sweeps():
+        yield
+
+
 @pytest.fixture(scope="module")
 def mdp_file(tmp_path_factory):
     """A small MDP of a user: two steps, two states, two actions."""
-    mdp = environments.random_mdp(noise.key(0), 2, 2, 2)
+    mdp = pieces.random_mdp(0, (2, 2, 2))
     path = tmp_path_factory.mktemp("mdp") / "small.npz"
     np.savez(path, costs=mdp.costs, transitions=mdp.transitions, initial=mdp.initial)
     return str(path)

@@ -12,7 +12,7 @@ import numpy as np
 import pieces
 import pytest
 
-from jaxprivrl import environments, noise
+from jaxprivrl import noise
 from jaxprivrl import sweep as engine
 from jaxprivrl.learners import LEARNERS
 from jaxprivrl.postprocess import DEFAULTS
@@ -24,7 +24,7 @@ LANES = 3
 
 @functools.cache
 def plan_of(learner, privatizer):
-    model = environments.random_mdp(noise.key(1), 2, 3, 2, bernoulli=True)
+    model = pieces.random_mdp(1, (2, 3, 2), bernoulli=True)
     spec = engine.SweepSpec(
         environment="random",
         learner=learner,

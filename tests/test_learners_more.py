@@ -1,6 +1,7 @@
 """The learners of other papers: parity with the slow reference, finite at every epsilon, pooled counts by broadcast."""
 
 import functools
+import itertools
 import math
 
 import jax
@@ -101,7 +102,7 @@ def compare(learner, privatizer, pooled, scale_of_reference=1.0):
         same = decided(before, ceiling[..., None] if learner != "ldp_obi" else np.inf)
         np.testing.assert_array_equal(np.asarray(episode.policy)[same], policy[same])
         sure, unclipped = sure + same.mean() / EPISODES, unclipped + np.mean(V[:H] < ceiling) / EPISODES
-    assert all(np.all(new <= old) for old, new in zip(states, states[1:], strict=False))
+    assert all(np.all(new <= old) for old, new in itertools.pairwise(states))
     return sure, unclipped
 
 
@@ -155,7 +156,9 @@ def test_finite_at_every_epsilon(learner, shape):
         for excess in (0.3, 30.0)
     ]
     K, scale, epsilon, excess = np.array(grid).T
-    hyper = Hyperparameters(*(jnp.asarray(x, jnp.float32) for x in (K, scale, np.full(len(K), 0.3), np.full(len(K), 0.1))))
+    hyper = Hyperparameters(
+        *(jnp.asarray(x, jnp.float32) for x in (K, scale, np.full(len(K), 0.3), np.full(len(K), 0.1)))
+    )
     std = 6.0 * H * np.sqrt(2 * K) / epsilon
     states = initial_states(learner, shape, len(grid))
     structure = jax.tree.map(lambda x: (x.shape, x.dtype), states)
@@ -182,7 +185,9 @@ def random_release(rng, shape, error):
     H, S, A = shape.num_stages, shape.num_states, shape.num_actions
     transitions = rng.poisson(8.0, size=(H, S, A, S)) + rng.uniform(-error, error, size=(H, S, A, S))
     visits = transitions.sum(-1)
-    counts = Counts(*(jnp.asarray(x, jnp.float32) for x in (visits, visits * rng.uniform(size=visits.shape), transitions)))
+    counts = Counts(
+        *(jnp.asarray(x, jnp.float32) for x in (visits, visits * rng.uniform(size=visits.shape), transitions))
+    )
     errors = Counts(*[jnp.float32(error)] * 3)
     return Release(counts, errors, errors, jnp.int32(40))
 

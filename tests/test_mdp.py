@@ -5,10 +5,10 @@ import itertools
 
 import jax.numpy as jnp
 import numpy as np
+import pieces
 import pytest
 import reference
 
-from jaxprivrl import environments, noise
 from jaxprivrl import mdp as mdp_lib
 
 HSA = (4, 3, 2)
@@ -25,12 +25,12 @@ def host(mdp):
 
 @pytest.fixture(scope="module")
 def mdp():
-    return environments.random_mdp(noise.key(3), *HSA)
+    return pieces.random_mdp(3, HSA)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_backward_induction_equals_brute_force(seed):
-    mdp = environments.random_mdp(noise.key(seed), 2, 2, 2)
+    mdp = pieces.random_mdp(seed, (2, 2, 2))
     c, p, _ = host(mdp)
     best = np.full(2, np.inf)
     for actions in itertools.product(range(2), repeat=4):

@@ -14,7 +14,7 @@ import pieces
 import pytest
 import reference
 
-from jaxprivrl import environments, noise, simulation
+from jaxprivrl import noise, simulation
 from jaxprivrl.learners import ucb
 from jaxprivrl.privatizers import streams
 from jaxprivrl.sweep import SweepSpec, parts, resolve
@@ -39,7 +39,7 @@ CASES = [
 
 def plan_of(learner, privatizer, families, pooled, bernoulli):
     H, S, A = SIZES[pooled]
-    model = environments.random_mdp(noise.key(11), H, S, A, homogeneous=pooled, bernoulli=bernoulli)
+    model = pieces.random_mdp(12, (H, S, A), homogeneous=pooled, bernoulli=bernoulli)
     spec = SweepSpec(
         environment="random",
         learner=learner,

@@ -31,7 +31,7 @@ def processed(name, shape):
 
 
 def random_rows(rng, S, n):
-    """Rows of every kind: noisy counts, small integers full of ties, exact counts, rows at the border of feasibility."""
+    """Rows of every kind: noisy counts, integers full of ties, exact counts, rows at the border of feasibility."""
     kind = np.arange(n) % 6
     row = rng.normal(3.0, 8.0, size=(n, S))
     ties = rng.integers(-2, 3, size=(n, S)).astype(float)

@@ -5,10 +5,11 @@ import json
 import math
 
 import numpy as np
+import pieces
 import pytest
 import xarray as xr
 
-from jaxprivrl import environments, noise, plotting, results, tables
+from jaxprivrl import plotting, results, tables
 from jaxprivrl.sweep import SweepSpec, resolve
 
 SPEC = SweepSpec(
@@ -26,7 +27,7 @@ SPEC = SweepSpec(
 
 @pytest.fixture(scope="module")
 def mdp():
-    return environments.random_mdp(noise.key(0), 2, 2, 2)
+    return pieces.random_mdp(0, (2, 2, 2))
 
 
 def dataset(mdp, **changes):

@@ -10,7 +10,7 @@ import pieces
 import pytest
 import reference
 
-from jaxprivrl import environments, noise, results
+from jaxprivrl import results
 from jaxprivrl import sweep as engine
 from jaxprivrl.learners import LEARNERS
 from jaxprivrl.postprocess import DEFAULTS
@@ -20,9 +20,15 @@ from jaxprivrl.sweep import SweepSpec, resolve, sweep
 BASE = SweepSpec(environment="tiny", epsilons=(100.0,), seeds=2, episodes=30, bonus_scales=(0.02,), record_every=1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with pieces.quick_sweeps():
+        yield
+
+
 @pytest.fixture(scope="module")
 def tiny():
-    return environments.random_mdp(noise.key(2), 2, 3, 2)
+    return pieces.random_mdp(2, (2, 3, 2))
 
 
 def run(tiny, **changes):
@@ -145,7 +151,7 @@ PAPER = {"H=1": (1, 3, 2), "S=1": (2, 1, 2), "A=1": (2, 3, 1)}
 
 @functools.cache
 def plan_at(privatizer, sizes, episodes):
-    model = environments.random_mdp(noise.key(1), *sizes, bernoulli=True)
+    model = pieces.random_mdp(1, sizes, bernoulli=True)
     spec = SweepSpec(environment="random", privatizer=privatizer, epsilons=EPSILONS, seeds=2, episodes=episodes)
     return resolve(spec, model)
 

@@ -4,11 +4,12 @@ import dataclasses
 import math
 
 import numpy as np
+import pieces
 import pytest
 import xarray as xr
 from scipy import stats
 
-from jaxprivrl import compare, environments, noise, results, tuning
+from jaxprivrl import compare, results, tuning
 from jaxprivrl.compare import Entry
 from jaxprivrl.sweep import SweepSpec
 
@@ -26,9 +27,15 @@ TABLE = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    with pieces.quick_sweeps():
+        yield
+
+
 @pytest.fixture(scope="module")
 def tiny():
-    return environments.random_mdp(noise.key(2), 2, 2, 2)
+    return pieces.random_mdp(2, (2, 2, 2))
 
 
 @pytest.fixture(scope="module")

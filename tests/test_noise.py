@@ -1,0 +1,126 @@
+"""The generator is Threefry, both words used; the samplers have the stated laws.
+
+Keys are fixed, so every test is deterministic; a test with level 1e-3 would fail for one key in a thousand.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.random import threefry_2x32
+from scipy import stats
+
+from jaxprivrl import noise
+
+N = 200_000
+LEVEL = 1e-3
+MOMENTS = {
+    "laplace": lambda p: math.factorial(p) * (p % 2 == 0),
+    "gaussian": lambda p: math.prod(range(1, p, 2)) * (p % 2 == 0),
+    "uniform": lambda p: 1 / (p + 1),
+}
+LAWS = {"laplace": stats.laplace, "gaussian": stats.norm, "uniform": stats.uniform}
+
+
+def draws(name: str, seed: int = 0, n: int = N) -> np.ndarray:
+    return np.asarray(noise.SAMPLERS[name](noise.key(seed), (n,)), np.float64)
+
+
+def test_blocks_are_those_of_jax():
+    key = noise.key(123)
+    words = jax.random.key_data(key)
+    n = 1001
+    counter = jnp.arange((n + 1) // 2, dtype=jnp.uint32)
+    block = threefry_2x32(words, jnp.concatenate([jnp.zeros_like(counter), counter]))
+    np.testing.assert_array_equal(jax.random.bits(key, (n,), jnp.uint32), block[:n])
+
+
+def test_known_answer():
+    """The reference vector of Salmon et al. for key and counter zero, and for all ones."""
+    zero = jnp.zeros((), jnp.uint32)
+    assert [int(w) for w in noise.threefry_2x32(jnp.zeros(2, jnp.uint32), zero, zero)] == [0x6B200159, 0x99BA4EFE]
+    ones = jnp.full((2,), 0xFFFFFFFF, jnp.uint32)
+    assert [int(w) for w in noise.threefry_2x32(ones, ones[0], ones[1])] == [0x1CB996FC, 0xBB002BE7]
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_law_and_controls(name):
+    """KS at level 1e-3 accepts the stated scale and rejects 0.8x and 1.25x."""
+    x = draws(name)
+    law = LAWS[name]
+    assert stats.kstest(x, law.cdf).pvalue > LEVEL
+    for wrong in (0.8, 1.25):
+        assert stats.kstest(x, law(scale=wrong).cdf).pvalue < 1e-12
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_moments(name):
+    """First four moments within 4.5 standard errors: false alarm 7e-6 each."""
+    x = draws(name)
+    for p in range(1, 5):
+        moment, square = MOMENTS[name](p), MOMENTS[name](2 * p)
+        assert abs((x**p).mean() - moment) < 4.5 * np.sqrt((square - moment**2) / N)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_no_serial_or_cross_stream_correlation(name):
+    """Correlations at lags 1..32, at half the length (the two words of a block) and across seeds: |r| < 5/sqrt(n)."""
+    x = draws(name)
+    x = (x - x.mean()) / x.std()
+    for lag in [*range(1, 33), N // 2]:
+        assert abs((x[lag:] * x[:-lag]).mean()) < 5 / np.sqrt(N - lag)
+    for other in range(1, 6):
+        y = draws(name, other)
+        assert abs(np.corrcoef(x, y)[0, 1]) < 5 / np.sqrt(N)
+    folded = np.asarray(noise.SAMPLERS[name](jax.random.fold_in(noise.key(0), 1), (N,)))
+    assert abs(np.corrcoef(x, folded)[0, 1]) < 5 / np.sqrt(N)
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 5), (7, 1, 3)])
+def test_batch_of_keys_gives_what_each_gives_alone(name, shape):
+    keys = jax.random.split(noise.key(5), 6)
+    sample = noise.SAMPLERS[name]
+    batched = jax.jit(jax.vmap(lambda k: sample(k, shape)))(keys)
+    assert batched.shape == (6, *shape)
+    for i in range(6):
+        np.testing.assert_allclose(batched[i], jax.jit(lambda k: sample(k, shape))(keys[i]), rtol=2e-6)
+
+
+def test_bits_of_a_batch_are_bit_for_bit():
+    keys = jax.random.split(noise.key(5), 6)
+    batched = jax.vmap(lambda k: jax.random.bits(k, (11,), jnp.uint32))(keys)
+    for i in range(6):
+        np.testing.assert_array_equal(batched[i], jax.random.bits(keys[i], (11,), jnp.uint32))
+
+
+def test_keys_are_distinct():
+    split = jax.random.key_data(jax.random.split(noise.key(0), 1000))
+    folded = jax.random.key_data(jax.vmap(lambda i: jax.random.fold_in(noise.key(1), i))(jnp.arange(1000)))
+    seeds = jax.random.key_data(jax.vmap(noise.key)(jnp.arange(1000)))
+    rows = np.concatenate([split, folded, seeds])
+    assert len(np.unique(rows, axis=0)) == 3000
+
+
+def test_words_rarely_repeat():
+    """Birthday bound: n = 2e5 words collide n^2/2^33 = 4.7 times on average; more than 20 has probability 1e-7."""
+    bits = np.asarray(jax.random.bits(noise.key(3), (N,), jnp.uint32))
+    assert N - len(np.unique(bits)) <= 20
+
+
+def test_ranges():
+    """Extremes of the stated supports, from the extreme words."""
+    x = np.abs(draws("laplace", n=2_000_000))
+    assert 0 < x.min() and x.max() < 22.2
+    assert x.max() > 12  # reaches past where 24 bits end less often: P(no |x| > 12 in 2e6) = 4e-6
+    assert np.abs(draws("gaussian", n=2_000_000)).max() < 6.7
+    u = draws("uniform")
+    assert u.min() >= 0 and u.max() < 1
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+def test_other_widths(width):
+    bits = np.asarray(jax.random.bits(noise.key(0), (10_000,), jnp.dtype(f"uint{width}")))
+    assert abs(bits.mean() / (2**width - 1) - 0.5) < 5 * 0.2887 / 100  # five standard errors
