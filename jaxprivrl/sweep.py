@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxprivrl import _validate, accounting, environments, noise, published, results, simulation
 from jaxprivrl import mdp as mdp_lib
+from jaxprivrl.batching import row_major, vmap_last
 from jaxprivrl.learners import LEARNERS, Hyperparameters, Learner, default_learning_rate
 from jaxprivrl.mdp import MDP, Counts, Dynamics, Shape
 from jaxprivrl.postprocess import DEFAULTS, POSTPROCESSORS, compose
@@ -261,7 +261,7 @@ def _compile(names: Names, shape: Shape, cells: int, tile: int, mesh: Mesh) -> C
     return program.lower(*abstract_arguments(names, shape, cells, tile, mesh)).compile()
 
 
-def chunk_program(names: Names, shape: Shape, mesh: Mesh) -> Any:
+def chunk_program(names: Names, shape: Shape, mesh: Mesh, compiler_options: dict | None = COMPILER_OPTIONS) -> Any:
     """The jitted program `(keys, state, cells, dynamics, start, count) -> (state, regret f32[CHUNK, cell, seed])`.
 
     It plays episodes start .. start + count - 1 of every run of a tile. Seeds are the last axis of every array and
@@ -280,7 +280,7 @@ def chunk_program(names: Names, shape: Shape, mesh: Mesh) -> Any:
             state, regrets = carry
             now = jax.tree.map(lambda k: k[i], keys)
             state, regret = step(now, state, cells, dynamics)
-            return _row_major(state), jax.lax.dynamic_update_index_in_dim(regrets, regret, i, 0)
+            return row_major(state), jax.lax.dynamic_update_index_in_dim(regrets, regret, i, 0)
 
         lanes = (cells.hyper.bonus_scale.shape[0], keys.noise.shape[1])
         return jax.lax.fori_loop(0, count, episode, (state, jnp.zeros((CHUNK, *lanes))))
@@ -297,7 +297,7 @@ def chunk_program(names: Names, shape: Shape, mesh: Mesh) -> Any:
             check_vma=False,
         )(keys, state, cells, dynamics, start, count)
 
-    return jax.jit(sharded, donate_argnums=1, compiler_options=COMPILER_OPTIONS)
+    return jax.jit(sharded, donate_argnums=1, compiler_options=compiler_options)
 
 
 traces: collections.Counter = collections.Counter()  # how often each program was traced; tests read it
@@ -311,8 +311,8 @@ def _batched_step(names: Names, shape: Shape, state: RunState) -> Callable:
         return simulation.step(keys, state, dynamics, shape, *parts(names, shape, cell), realised=realised)
 
     by_cell, by_seed = _axes(state, noise=None), _axes(state, noise=-1)
-    over_cells = jax.vmap(step, in_axes=(None, by_cell, _CELL_AXES, None), out_axes=(by_cell, -1))
-    return jax.vmap(over_cells, in_axes=(0, by_seed, None, None), out_axes=(by_seed, -1))
+    over_cells = vmap_last(step, (None, by_cell, _CELL_AXES, None), (by_cell, -1))
+    return vmap_last(over_cells, (0, by_seed, None, None), (by_seed, -1))
 
 
 def parts(names: Names, shape: Shape, cell: Cell) -> tuple[Learner, Privatizer]:
@@ -331,13 +331,6 @@ def _axes(state: RunState, noise: int | None) -> RunState:
 def _partition(state: RunState) -> Any:
     """The seed axis, last of every array but the episode numbers, is spread over the mesh."""
     return jax.tree.map(lambda x: PartitionSpec(*[None] * (x.ndim - 1), "runs") if x.ndim else PartitionSpec(), state)
-
-
-def _row_major(state: RunState) -> RunState:
-    """Pins the layout of the carry with the batch axis innermost; XLA's own choice is up to twice slower."""
-    return jax.tree.map(
-        lambda x: with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim)))) if x.ndim else x, state
-    )
 
 
 def init_batched(names: Names, shape: Shape, cells: Cell, tile: int) -> RunState:

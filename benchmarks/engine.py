@@ -1,0 +1,305 @@
+"""Cost of one episode of one run, beside a NumPy loop, a C loop and the noise alone, all in one go.
+
+RiverSwim, H = 20, stage-dependent counts, three families, exact regret recorded. One-core cases run in a process pinned
+to one core and count CPU time; the best of several repeats is kept, because machines are noisy. Ratios count, not
+microseconds. Before timing, the engine's regrets are checked against the NumPy loop fed with the same random numbers.
+
+  python benchmarks/engine.py                # all cases, about three minutes
+  python benchmarks/engine.py --smoke        # a few episodes of each, for the tests
+  python benchmarks/engine.py --json
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+C_FLAGS = ("-O3", "-march=native", "-ffast-math", "-std=c99")
+BONUS_SCALE, ETA = 0.02, 0.1
+
+
+class Case(NamedTuple):
+    """One line of the table."""
+
+    learner: str
+    privatizer: str
+    seeds: int
+    epsilons: int
+
+    @property
+    def name(self) -> str:
+        """Name of the line."""
+        return f"{self.learner} {self.privatizer} {self.seeds} seeds x {self.epsilons} epsilon"
+
+
+CASES = tuple(
+    Case(learner, privatizer, seeds, epsilons)
+    for learner in ("ucb_vi", "ucb_po")
+    for privatizer, seeds, epsilons in (("exact", 64, 1), ("local_laplace", 32, 1), ("central_laplace", 32, 1),
+                                        ("local_laplace", 32, 8), ("central_laplace", 32, 8))
+)  # fmt: skip
+
+
+def plan_of(case: Case, episodes: int) -> Any:
+    """The sweep of a case: noise scales of the published code, so that something is learned."""
+    from jaxprivrl.sweep import SweepSpec, resolve
+
+    return resolve(
+        SweepSpec(
+            learner=case.learner,
+            privatizer=case.privatizer,
+            epsilons=tuple(1.0 + i for i in range(case.epsilons)),
+            seeds=case.seeds,
+            episodes=episodes,
+            bonus_scales=(BONUS_SCALE,),
+            learning_rates=(ETA,),
+            calibration="tight" if case.privatizer == "exact" else "published_code",
+            record_every=episodes,
+        )
+    )
+
+
+def time_case(case: Case, episodes: int, repeats: int) -> dict[str, float]:
+    """CPU and wall microseconds per episode and run in this process, least of the repeats; compile seconds apart."""
+    from jaxprivrl import sweep
+
+    plan = plan_of(case, episodes)
+    begin = time.perf_counter()
+    sweep.compiled(plan)
+    compile_seconds = time.perf_counter() - begin
+    sweep.run(plan)
+    cpu = wall = float("inf")
+    for _ in range(repeats):
+        c, w = time.process_time(), time.perf_counter()
+        sweep.run(plan)
+        cpu, wall = min(cpu, time.process_time() - c), min(wall, time.perf_counter() - w)
+    each = 1e6 / (case.seeds * case.epsilons * episodes)
+    return {"cpu": cpu * each, "wall": wall * each, "compile": compile_seconds}
+
+
+def time_noise(seeds: int, episodes: int, repeats: int) -> float:
+    """CPU microseconds per episode and seed to draw the noise of 2 S A H + S^2 A H counters and do nothing else."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxprivrl import noise
+    from jaxprivrl.privatizers.streams import draw_like
+    from jaxprivrl.runtime import COMPILER_OPTIONS
+
+    zeros = tuple(jnp.zeros(s) for s in ((20, 6, 2), (20, 6, 2), (20, 6, 2, 6)))
+    keys = jax.vmap(noise.key)(jnp.arange(seeds))
+
+    def loop(keys: Any, count: Any) -> Any:
+        def body(i: Any, total: Any) -> Any:
+            fresh = jax.vmap(lambda k: draw_like(noise.laplace, jax.random.fold_in(k, i), zeros), out_axes=-1)(keys)
+            return jax.tree.map(jnp.add, total, fresh)
+
+        return jax.lax.fori_loop(0, count, body, jax.tree.map(lambda x: jnp.zeros((*x.shape, seeds)), zeros))
+
+    program = jax.jit(loop, compiler_options=COMPILER_OPTIONS)
+    jax.block_until_ready(program(keys, 1))
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.process_time()
+        jax.block_until_ready(program(keys, episodes))
+        best = min(best, time.process_time() - begin)
+    return best * 1e6 / (seeds * episodes)
+
+
+def check_equality(episodes: int = 100) -> float:
+    """Largest relative difference of cumulative regret between engine and NumPy loop under the same random numbers."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import numpy_loop
+
+    from jaxprivrl import environments, noise, simulation, sweep
+    from jaxprivrl.privatizers.streams import draw_like
+
+    mdp = environments.river_swim()
+    H, S, _ = mdp.shape
+    worst = 0.0
+    for learner in ("ucb_vi", "ucb_po"):
+        for privatizer in ("exact", "local_laplace", "central_laplace"):
+            plan = plan_of(Case(learner, privatizer, 1, 1), episodes)
+            ours, _ = sweep.run(plan._replace(records=np.arange(1, episodes + 1)))
+            streams = simulation.streams(noise.key(0))
+            zeros = tuple(plan.shape.zero_counts())
+
+            @jax.jit
+            def numbers(k: Any, streams: Any = streams, zeros: Any = zeros) -> Any:
+                now = jax.tree.map(lambda s: jax.random.fold_in(s, k), streams)
+                u = noise.uniform(now.environment, (H + 1, 3))
+                return noise.uniform(now.learner, (H, S)), u, draw_like(noise.laplace, now.noise, zeros)
+
+            def draws(k: int, numbers: Any = numbers) -> dict[str, Any]:
+                ties, u, fresh = numbers(jnp.int32(k))
+                names = ("visits", "costs", "transitions")
+                return {
+                    "ties": np.asarray(ties),
+                    "action": np.asarray(u[:H, 0]),
+                    "next": np.asarray(u[:H, 1]),
+                    "cost": np.asarray(u[:H, 2]),
+                    "noise": dict(zip(names, map(np.asarray, fresh), strict=True)),
+                }
+
+            calibration = plan.calibrations[0]
+            theirs = numpy_loop.run(
+                np.asarray(mdp.costs, np.float64),
+                np.asarray(mdp.transitions, np.float64),
+                0,
+                episodes,
+                learner,
+                privatizer,
+                calibration.noise_scale,
+                tuple(float(t.max()) for t in calibration.precision),
+                BONUS_SCALE,
+                ETA,
+                plan.spec.failure_prob,
+                draws,
+            )
+            total = np.cumsum(theirs)
+            worst = max(worst, float(np.abs(ours[0, 0] / total - 1).max()))
+    if worst > 1e-4:
+        raise AssertionError(f"Engine and NumPy loop differ by {worst:.2e} (relative); expected at most 1e-4.")
+    return worst
+
+
+def time_numpy(case: Case, episodes: int) -> float:
+    """Microseconds per episode of the NumPy loop, one run."""
+    import numpy as np
+    import numpy_loop
+
+    from jaxprivrl import environments
+
+    mdp, plan = environments.river_swim(), plan_of(case, 20_000)
+    calibration = plan.calibrations[0]
+    begin = time.process_time()
+    numpy_loop.run(
+        np.asarray(mdp.costs, np.float64), np.asarray(mdp.transitions, np.float64), 0, episodes, case.learner,
+        case.privatizer, calibration.noise_scale, tuple(float(t.max()) for t in calibration.precision), BONUS_SCALE, ETA,
+        0.1, None,
+    )  # fmt: skip
+    return (time.process_time() - begin) * 1e6 / episodes
+
+
+def compile_c(folder: Path, *flags: str) -> Path | None:
+    """The C loop, compiled; None where there is no C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    program = folder / ("loop" + "".join(flags).replace("-D", "_"))
+    source = HERE / "c" / "episode_loop.c"
+    subprocess.run([compiler, *C_FLAGS, *flags, "-o", str(program), str(source), "-lm"], check=True)
+    return program
+
+
+def time_c(program: Path, case: Case, episodes: int, runs: int) -> float:
+    """CPU microseconds per episode of the C loop, one run at a time; least of three."""
+    noise = {"exact": "none", "local_laplace": "local", "central_laplace": "tree"}[case.privatizer]
+    numbers = (episodes, runs, 1.0, 5.0, 5.0, BONUS_SCALE, ETA, 0.1)
+    found = []
+    for seed in range(3):
+        command = [str(program), case.learner, noise, *(str(n) for n in numbers), str(seed)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found.append(float(json.loads(output)["us_per_episode_run"]))
+    return min(found)
+
+
+def worker(arguments: argparse.Namespace) -> int:
+    """Measures in this process, on the cores asked for, and prints JSON for the parent."""
+    if arguments.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    from jaxprivrl import runtime
+
+    runtime.configure(num_devices=arguments.cores, cache=False)
+    if arguments.worker == "noise":
+        print(json.dumps({"noise": time_noise(32, arguments.episodes, arguments.repeats)}))
+    else:
+        case = CASES[int(arguments.worker)]
+        print(json.dumps(time_case(case, arguments.episodes, arguments.repeats)))
+    return 0
+
+
+def measure(what: str, episodes: int, repeats: int, cores: int) -> dict[str, float]:
+    """Runs a worker and reads its JSON."""
+    command = [sys.executable, __file__, "--worker", what, "--episodes", str(episodes), "--repeats", str(repeats),
+               "--cores", str(cores)]  # fmt: skip
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures every case and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if str(HERE) not in sys.path:
+        sys.path.insert(0, str(HERE))
+    if args.worker is not None:
+        return worker(args)
+    episodes, repeats = (50, 1) if args.smoke else (args.episodes, args.repeats)
+    cases = [0, 2] if args.smoke else list(range(len(CASES)))
+    difference = check_equality(20 if args.smoke else 100)
+    alone = measure("noise", episodes, repeats, 1)["noise"]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        plain, vectorised = compile_c(Path(folder), "-DPLAIN_LOOPS"), compile_c(Path(folder))
+        for i in cases:
+            case = CASES[i]
+            found = measure(str(i), episodes, repeats, 1)
+            numpy_us = time_numpy(case, 20 if args.smoke else 200)
+            c_us = [
+                None if p is None else time_c(p, case, 200 if args.smoke else 20_000, 5) for p in (plain, vectorised)
+            ]
+            share = alone / case.epsilons  # the noise of a seed serves all its epsilons
+            rows.append(
+                {
+                    "name": case.name,
+                    "us_per_episode_run_cpu": found["cpu"],
+                    "us_per_episode_run_wall": found["wall"],
+                    "ratio_to_numpy": found["cpu"] / numpy_us,
+                    "ratio_to_c": None if c_us[0] is None else found["cpu"] / c_us[0],
+                    "ratio_to_c_vectorised": None if c_us[1] is None else found["cpu"] / c_us[1],
+                    "ratio_to_noise": None if case.privatizer == "exact" else found["cpu"] / share,
+                    "compile_seconds": found["compile"],
+                }
+            )
+            print(f"{case.name}: {found['cpu']:.2f} us", file=sys.stderr)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    speedup = None
+    if cores > 1:
+        one, two = (measure("2", episodes, repeats, n)["wall"] for n in (1, 2))
+        speedup = one / two
+    result = {
+        "cases": rows,
+        "noise_alone_us": alone,
+        "speedup_of_two_cores": speedup,
+        "largest_difference_to_numpy": difference,
+    }
+    if args.json:
+        print(json.dumps(result))
+        return 0
+    from jaxprivrl import tables
+
+    print(tables.plain(rows))
+    print(f"Noise alone: {alone:.2f} us per episode and seed. Engine and NumPy loop agree to {difference:.1e}.")
+    if speedup is not None:
+        print(f"Two cores against one (wall, ucb_vi central_laplace): {speedup:.2f}x.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
