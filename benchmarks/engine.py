@@ -113,6 +113,12 @@ def time_noise(seeds: int, episodes: int, repeats: int) -> float:
     return best * 1e6 / (seeds * episodes)
 
 
+def errors_of(calibration: Any) -> tuple[float, float, float]:
+    """The worst-case error bounds of visits, costs and transitions."""
+    visits, costs, transitions = (float(table.max()) for table in calibration.precision)
+    return visits, costs, transitions
+
+
 def check_equality(episodes: int = 100) -> float:
     """Largest relative difference of cumulative regret between engine and NumPy loop under the same random numbers."""
     import jax
@@ -159,7 +165,7 @@ def check_equality(episodes: int = 100) -> float:
                 learner,
                 privatizer,
                 calibration.noise_scale,
-                tuple(float(t.max()) for t in calibration.precision),
+                errors_of(calibration),
                 BONUS_SCALE,
                 ETA,
                 plan.spec.failure_prob,
@@ -184,8 +190,8 @@ def time_numpy(case: Case, episodes: int) -> float:
     begin = time.process_time()
     numpy_loop.run(
         np.asarray(mdp.costs, np.float64), np.asarray(mdp.transitions, np.float64), 0, episodes, case.learner,
-        case.privatizer, calibration.noise_scale, tuple(float(t.max()) for t in calibration.precision), BONUS_SCALE, ETA,
-        0.1, None,
+        case.privatizer, calibration.noise_scale, errors_of(calibration), BONUS_SCALE,
+        ETA, 0.1, None,
     )  # fmt: skip
     return (time.process_time() - begin) * 1e6 / episodes
 

@@ -220,7 +220,7 @@ def run(plan: Plan, progress: Callable[[int, int, float], None] | None = None) -
         # A last, shorter tile is filled up with seeds whose results are dropped: one shape, one program.
         seeds = spec.seed_start + first + np.arange(plan.tile)
         lanes = min(plan.tile, spec.seeds - first)
-        state, keys = _initial(plan, seeds)
+        state, keys = initial(plan, seeds)
         running = np.zeros((G, plan.tile))
         for start, count in chunks(spec.episodes):
             begin = time.perf_counter()
@@ -348,7 +348,7 @@ def init_batched(names: Names, shape: Shape, cells: Cell, tile: int) -> RunState
 _init_jitted = jax.jit(init_batched, static_argnums=(0, 1, 3))
 
 
-def _initial(plan: Plan, seeds: np.ndarray) -> tuple[RunState, Array]:
+def initial(plan: Plan, seeds: np.ndarray) -> tuple[RunState, Array]:
     """State and keys of a tile, placed on the devices."""
     state = _init_jitted(plan.names, plan.shape, plan.cells, len(seeds))
     keys = jax.vmap(noise.key)(jnp.asarray(seeds))

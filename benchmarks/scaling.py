@@ -1,0 +1,132 @@
+"""How the cost of an episode grows with S, A, H, K and the numbers of runs and epsilons, with fitted exponents.
+
+python benchmarks/scaling.py             # about five minutes on one core
+python benchmarks/scaling.py --smoke     # two points of two axes, for the tests
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Values of each axis; the others stay at S = 6, A = 2, H = 20, 32 seeds, one epsilon.
+AXES: dict[str, tuple[int, ...]] = {
+    "states": (6, 12, 25, 50, 100),
+    "actions": (2, 4, 8, 16),
+    "horizon": (5, 10, 20, 40),
+    "episodes": (10_000, 100_000, 1_000_000),
+    "seeds": (4, 8, 16, 32, 64, 128),
+    "epsilons": (1, 2, 4, 8, 16),
+}
+THEORY = {"states": "2 (counters grow as S^2)", "actions": "1", "horizon": "1", "episodes": "0",
+          "seeds": "0 per run, once lanes are full", "epsilons": "below 0 per run: noise is shared"}  # fmt: skip
+
+
+def cost(axis: str, value: int, privatizer: str, budget: float) -> dict[str, Any]:
+    """CPU microseconds per episode and run; episodes are timed where K says they lie, not all K of them."""
+    from jaxprivrl import environments, noise, sweep
+
+    sizes = {"states": 6, "actions": 2, "horizon": 20, "episodes": 10_000, "seeds": 32, "epsilons": 1} | {axis: value}
+    mdp = environments.random_mdp(noise.key(0), sizes["horizon"], sizes["states"], sizes["actions"], homogeneous=True)
+    spec = sweep.SweepSpec(
+        environment="random",
+        privatizer=privatizer,
+        epsilons=tuple(100.0 * (i + 1) for i in range(sizes["epsilons"])),
+        seeds=sizes["seeds"],
+        episodes=sizes["episodes"],
+        bonus_scales=(0.01,),
+        record_every=sizes["episodes"],
+    )
+    plan = sweep.resolve(spec, mdp)
+    program, compile_seconds = sweep.compiled(plan)
+    runs = plan.tile * len(plan.grid)
+    state, keys = sweep.initial(plan, np.arange(plan.tile))
+    start = max(0, sizes["episodes"] - 10 * sweep.CHUNK)  # late episodes: a tree's deepest levels are in use
+    best, spent, n = math.inf, 0.0, 100
+    while spent < budget:
+        begin = time.process_time()
+        state, regret = program(keys, state, plan.cells, plan.dynamics, np.int32(start), np.int32(n))
+        np.asarray(regret)
+        seconds = time.process_time() - begin
+        spent += seconds
+        best = min(best, seconds / n)
+        n = min(sweep.CHUNK, max(20, int(n * 0.3 * budget / max(seconds, 1e-6))))
+    return {
+        "axis": axis,
+        "value": value,
+        "privatizer": privatizer,
+        "us_per_episode_run_cpu": best * 1e6 / runs,
+        "state_bytes_per_run": sweep.state_bytes(plan),
+        "compile_seconds": compile_seconds,
+    }
+
+
+def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Least-squares exponent of cost in each axis, over its upper half where fixed costs are past."""
+    fits = []
+    for axis in dict.fromkeys(r["axis"] for r in rows):
+        for privatizer in dict.fromkeys(r["privatizer"] for r in rows):
+            mine = [r for r in rows if r["axis"] == axis and r["privatizer"] == privatizer]
+            upper = mine[-max(2, len(mine) // 2 + 1) :]
+            x, y = np.log([r["value"] for r in upper]), np.log([r["us_per_episode_run_cpu"] for r in upper])
+            fits.append({"axis": axis, "privatizer": privatizer, "exponent": float(np.polyfit(x, y, 1)[0]),
+                         "expected": THEORY[axis]})  # fmt: skip
+    return fits
+
+
+def figure(rows: list[dict[str, Any]], path: Path) -> None:
+    """One log-log panel per axis."""
+    from jaxprivrl import plotting
+
+    axes_names = list(dict.fromkeys(r["axis"] for r in rows))
+    columns = min(3, len(axes_names))
+    fig, axes = plotting.new_figure(columns, -(-len(axes_names) // columns), width=3.8, height=3.2)
+    for ax, name in zip(axes.flat, axes_names, strict=False):
+        for i, privatizer in enumerate(dict.fromkeys(r["privatizer"] for r in rows)):
+            mine = [r for r in rows if r["axis"] == name and r["privatizer"] == privatizer]
+            colour = "black" if privatizer == "exact" else plotting.COLOURS[i]
+            ax.plot([r["value"] for r in mine], [r["us_per_episode_run_cpu"] for r in mine], "o-", color=colour,
+                    label=privatizer)  # fmt: skip
+        ax.set(xscale="log", yscale="log", xlabel=f"number of {name}" if name != "horizon" else "horizon H")
+        ax.set_ylabel("CPU µs per episode and run")
+        ax.grid(alpha=0.25, which="both")
+        ax.legend(frameon=False, fontsize=7)
+    plotting.save(fig, path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measures all axes, prints points and exponents, draws the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/scaling.png"))
+    parser.add_argument("--budget", type=float, default=3.0, help="CPU seconds for each point")
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    from jaxprivrl import runtime, tables
+
+    runtime.configure(num_devices=1)
+    grid = {"states": (3, 6), "episodes": (10_000, 20_000)} if args.smoke else AXES
+    names = ("central_laplace",) if args.smoke else ("exact", "central_laplace", "local_laplace")
+    budget = 0.05 if args.smoke else args.budget
+    rows = []
+    for axis, values in grid.items():
+        for value in values:
+            for privatizer in names:
+                rows.append(cost(axis, value, privatizer, budget))
+                print(f"{axis}={value} {privatizer}: {rows[-1]['us_per_episode_run_cpu']:.2f} us", file=sys.stderr)
+    fits = fit(rows)
+    figure(rows, args.out)
+    if args.json:
+        print(json.dumps({"points": rows, "fits": fits, "out": str(args.out)}))
+    else:
+        print(tables.plain(rows), tables.plain(fits), f"Wrote {args.out}.", sep="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
