@@ -17,10 +17,7 @@ DASHES = ("-", "--", "-.", ":")
 
 
 def new_figure(columns: int = 1, rows: int = 1, width: float = 5.2, height: float = 3.9) -> tuple[Any, Any]:
-    """A figure for print: no display needed, readable at column width."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+    """A figure for print, readable at column width, in whatever backend the caller has chosen."""
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "pdf.fonttype": 42})

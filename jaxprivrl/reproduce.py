@@ -5,6 +5,7 @@ paper   Algorithms 1 and 2 with the real tree and local mechanisms, at the noise
 honest  the same learners at an epsilon that holds, at a K large enough to see where private learning starts.
 """
 
+import dataclasses
 import itertools
 import json
 import math
@@ -30,11 +31,23 @@ HONEST_SEEDS = 4
 HONEST_EPSILONS = (0.5, 1.0, 10.0, 100.0, 1000.0)
 
 
+# What better mechanisms do at the same trust: pooled counts, BLT noise, clipped estimates; see benchmarks/headline.py.
+BEST = SweepSpec(
+    learner="pucb",
+    privatizer="central_blt",
+    epsilons=(0.5, 1.0),
+    homogeneous=True,
+    postprocess="clip",
+    error_scale=0.0,
+    bonus_scales=(1e-3,),
+)
+
+
 class Curve(NamedTuple):
     """One curve: panel, trust model, target epsilon, what really holds, cumulative regret f64[seed, episode]."""
 
     panel: str
-    model: str  # "none", "JDP" or "LDP", as the figure means it
+    model: str  # "none", "JDP" or "LDP", as the figure means it; "best" for the mechanism of our own
     epsilon: float
     label: str
     episode: np.ndarray
@@ -79,6 +92,9 @@ def specs(variant: str, seeds: int, episodes: int) -> list[tuple[str, str, Sweep
                 )
                 spec = tuning.apply(spec, tuning.SHIPPED / "honest.toml")
             rows.append((panel, model, spec))
+    if variant == "honest":
+        length = HONEST_EPISODES if episodes >= 20_000 else episodes
+        rows.append(("VI", "best", dataclasses.replace(BEST, seeds=min(seeds, HONEST_SEEDS), episodes=length)))
     return rows
 
 
@@ -89,7 +105,7 @@ def run(variant: str, seeds: int, episodes: int) -> tuple[list[Curve], list[xr.D
         d = sweep(spec, progress=progress_bar(f"{variant}: {spec.learner} x {spec.privatizer}"))
         data.append(d)
         for i, label in enumerate(d.attrs["labels"]):
-            name = "non-private" if model == "none" else f"{model}, {label}"
+            name = {"none": "non-private", "best": f"pooled counts, BLT: {label}"}.get(model, f"{model}, {label}")
             values = d.regret.isel(epsilon=i).transpose("seed", "episode").values
             curves.append(Curve(panel, model, float(d.epsilon[i]), name, d.episode.values, values))
     return curves, data
@@ -133,7 +149,7 @@ def claims(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     for panel in PANELS:
         mine = [c for c in curves if c.panel == panel]
         base = next(c for c in mine if c.model == "none")
-        epsilons = sorted({c.epsilon for c in mine if c.model != "none"})
+        epsilons = sorted({c.epsilon for c in mine if c.model in ("JDP", "LDP")})
         by = {(c.model, c.epsilon): c for c in mine}
         for e in epsilons:
             jdp, ldp = by[("JDP", e)], by[("LDP", e)]
@@ -217,6 +233,8 @@ def _style(curve: Curve, epsilons: list[float]) -> dict[str, Any]:
     """Black: non-private; one colour per epsilon; solid JDP, dashed LDP."""
     if curve.model == "none":
         return {"color": "black", "linestyle": "-", "zorder": 3}
+    if curve.model == "best":
+        return {"color": plotting.COLOURS[6 + (curve.epsilon == 1.0)], "linestyle": "-.", "zorder": 3}
     colour = plotting.COLOURS[epsilons.index(curve.epsilon) % len(plotting.COLOURS)]
     return {"color": colour, "linestyle": "-" if curve.model == "JDP" else "--"}
 
