@@ -29,6 +29,8 @@ THEORY = {"states": "2 (counters grow as S^2)", "actions": "1", "horizon": "1", 
 
 def cost(axis: str, value: int, privatizer: str, budget: float) -> dict[str, Any]:
     """CPU microseconds per episode and run; episodes are timed where K says they lie, not all K of them."""
+    import jax
+
     from jaxprivrl import environments, noise, sweep
 
     sizes = {"states": 6, "actions": 2, "horizon": 20, "episodes": 10_000, "seeds": 32, "epsilons": 1} | {axis: value}
@@ -46,7 +48,13 @@ def cost(axis: str, value: int, privatizer: str, budget: float) -> dict[str, Any
     program, compile_seconds = sweep.compiled(plan)
     runs = plan.tile * len(plan.grid)
     state, keys = sweep.initial(plan, np.arange(plan.tile))
-    start = max(0, sizes["episodes"] - 10 * sweep.CHUNK)  # late episodes: a tree's deepest levels are in use
+    # Late episodes, with the state told so: a tree's deepest levels are in use.
+    start = max(0, sizes["episodes"] - 10 * sweep.CHUNK)
+    late = jax.device_put(np.int32(start), state.privatizer.num_episodes.sharding)
+    state = state._replace(
+        privatizer=state.privatizer._replace(num_episodes=late),
+        release=state.release._replace(num_episodes=jax.numpy.copy(late)),
+    )
     best, spent, n = math.inf, 0.0, 100
     while spent < budget:
         begin = time.process_time()

@@ -486,8 +486,6 @@ def calibrate(
     errors = tables.precision(
         privatizer, problem, scale, failure_prob, calibration=calibration, time_varying=time_varying
     )
-    if scale == 0.0:  # then every privatizer, those that round or sample included, reports the counts themselves
-        errors = Precision(*(np.zeros_like(row) for row in errors))
     result = guarantee(
         privatizer,
         problem,

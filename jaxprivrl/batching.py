@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray
 from jax.custom_batching import custom_vmap
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -218,7 +219,7 @@ def _apply(eqn: JaxprEqn, lanes: list[Lane], size: int) -> list[Lane]:
         return [(x, False) for x in _alone(eqn)(*values)]
     if name in _CALLS:
         return _evaluate(params[_CALLS[name]], lanes, size)
-    shapes = [v.aval.shape for v in eqn.invars]
+    shapes = [np.shape(x)[: np.ndim(x) - b] for x, b in lanes]
     changed: dict[str, Any] | None = None
     if name in _UNCHANGED or (name == "select_n" and len(set(shapes)) == 1):
         full = max(shapes, key=len)

@@ -460,8 +460,8 @@ def precision(
     Args:
       privatizer: name in MECHANISMS.
       problem: sizes.
-      noise_scale: scale of one draw, as `accounting.noise_scale` returns it; 0 means no noise (the rounding of costs
-        in `local_bernoulli` and the sampling of `local_sampled` remain).
+      noise_scale: scale of one draw, as `accounting.noise_scale` returns it; at 0 every privatizer, those that round
+        or sample included, releases the counts themselves.
       failure_prob: in (0, 1).
       calibration: "tight", "printed" or "published_code".
       time_varying: False repeats the worst case (of any release a learner uses) in every bucket, also for k = 0;
@@ -476,7 +476,7 @@ def precision(
         raise ValueError(f"Expected 0 < failure_prob={failure_prob} < 1. Pass a probability such as failure_prob=0.1.")
     check_noise_scale(noise_scale)
     size = num_buckets(bucket_kind(privatizer), problem.num_episodes)
-    if mech.noise == "none":
+    if mech.noise == "none" or noise_scale == 0.0:
         return Precision(*(np.zeros(size, np.float32) for _ in FAMILIES))
     if calibration == "printed":
         if time_varying:

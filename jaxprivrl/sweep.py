@@ -29,8 +29,8 @@ Array = jax.Array
 
 CHUNK = 1000  # episodes of one call of the program
 _TABLE_ROWS = 257  # rows of an error table, the same for all mechanisms, so that K and name do not change shapes
-_TILE_SEEDS = 32  # seeds of a tile on a CPU device; found by measuring, see benchmarks/README.md
-_TILE_RUNS = 1024
+_TILE_RUNS = 64  # runs of a tile on a CPU device, unless 8 seeds are more; found by measuring, see benchmarks/README.md
+_TILE_COUNTERS = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +180,7 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
         cells=_stack(cells, host_strategy(spec.privatizer, spec.episodes)),
         calibrations=calibrations,
         records=_records(spec),
-        tile=_tile(spec.seeds, len(cells), mesh.size),
+        tile=_tile(spec.seeds, len(cells), mesh.size, shape),
         mesh=mesh,
     )
 
@@ -434,11 +434,16 @@ def stack_episodes(episodes: int) -> int:
     return next(2**b - 1 for b in (8, 16, 24, 31) if episodes < 2**b)
 
 
-def _tile(seeds: int, cells: int, devices: int) -> int:
-    """Seeds at once: enough to fill vectors, few enough to stay in cache; one big tile on an accelerator."""
+def _tile(seeds: int, cells: int, devices: int, shape: Shape) -> int:
+    """Seeds at once: enough to fill vectors, few enough to stay in cache; one big tile on an accelerator.
+
+    Vectors hold 8 or 16 lanes, so a few seeds more, whose results are dropped, cost less than a ragged row.
+    """
     each = math.ceil(seeds / devices)
     if jax.default_backend() == "cpu":
-        each = min(each, _TILE_SEEDS, max(4, _TILE_RUNS // cells))
+        counters = shape.num_stages * shape.num_states * shape.num_actions * (shape.num_states + 2)
+        lanes = min(_TILE_RUNS, _TILE_COUNTERS // counters) // cells
+        each = min(each if each <= 4 else 8 * math.ceil(each / 8), max(8, 8 * (lanes // 8)))
     return each * devices
 
 

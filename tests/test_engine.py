@@ -1,6 +1,10 @@
 """The engine: one trace per program, results that depend on the seed alone, exact totals, export for GPUs."""
 
 import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +69,7 @@ def test_chunks_may_end_anywhere(base, chunk, monkeypatch):
 
 @pytest.mark.parametrize("tile", [2, 4])
 def test_tiles_do_not_matter(base, tile, monkeypatch):
-    monkeypatch.setattr(sweep, "_tile", lambda seeds, cells, devices: tile)
+    monkeypatch.setattr(sweep, "_tile", lambda *_: tile)
     np.testing.assert_allclose(regret(BASE), base, rtol=1e-5)
 
 
@@ -168,3 +172,31 @@ def test_programs_export_for_cuda_without_a_gpu(learner, privatizer):
     )(*sweep.abstract_arguments(names, shape, 2, 3, mesh))
     assert exported.platforms == ("cpu", "cuda")
     assert len(exported.mlir_module_serialized) > 1000
+
+
+@pytest.mark.parametrize("name", ["engine", "scaling"])
+def test_benchmarks_run(name, tmp_path):
+    """In processes of their own: they choose cores and devices before JAX starts."""
+    script = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    command = [sys.executable, str(script), "--smoke", "--json"]
+    if name == "scaling":
+        command += ["--out", str(tmp_path / "scaling.png")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout)
+    if name == "scaling":
+        assert (tmp_path / "scaling.png").stat().st_size > 1000
+        assert {fit["axis"] for fit in result["fits"]} == {"states", "episodes"}
+        return
+    assert result["largest_difference_to_numpy"] <= 1e-4
+    for case in result["cases"]:
+        assert 0 < case["us_per_episode_run_cpu"] and 0 < case["ratio_to_numpy"] < 1
+        assert {"us_per_episode_run_wall", "ratio_to_c", "ratio_to_c_vectorized", "ratio_to_noise"} <= set(case)
+
+
+@pytest.mark.parametrize("seeds, cells, devices, states, tile", [
+    (1, 1, 1, 6, 1), (4, 1, 1, 6, 4), (10, 1, 1, 6, 16), (64, 1, 1, 6, 64), (500, 1, 2, 6, 128),
+    (32, 8, 1, 6, 8), (20, 3, 2, 6, 32), (64, 1, 1, 25, 32), (64, 1, 1, 100, 8), (64, 200, 1, 6, 8),
+])  # fmt: skip
+def test_tiles_fill_vectors_and_fit_caches(seeds, cells, devices, states, tile):
+    assert sweep._tile(seeds, cells, devices, Shape(20, states, 2, 20)) == tile
