@@ -205,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     learners: tuple[str, ...] = ("ucb_vi", "ucb_po")
     settings, seeds = SETTINGS, args.seeds
     if args.smoke:
-        settings, learners, seeds = (SETTINGS[0]._replace(episodes=(1000, 2000, 4000)),), ("ucb_vi",), 8
+        settings, learners, seeds = (SETTINGS[0]._replace(episodes=(500, 1000, 2000)),), ("ucb_vi",), 4
     rows: list[dict[str, Any]] = []
     points = {}
     for setting in settings:

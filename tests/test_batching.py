@@ -152,4 +152,6 @@ def test_vmap_last_takes_prefixes_and_unbatched_outputs():
     )
     assert out["sum"].shape == (2, 3) and n.shape == ()
     with pytest.raises(ValueError, match="out_axes"):
-        vmap_last(fn, ({"a": -1, "b": None}, None), (None, None))({"a": jnp.ones((2, 3)), "b": jnp.ones(2)}, 2.0)
+        vmap_last(fn, ({"a": -1, "b": None}, None), (None, None))(
+            {"a": jnp.ones((2, 3)), "b": jnp.ones(2)}, jnp.float32(2)
+        )

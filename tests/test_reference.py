@@ -86,7 +86,7 @@ def test_rollout_and_counts():
 @pytest.mark.parametrize("families", [2, 3])
 @pytest.mark.parametrize("kind", ["TreeLaplace", "TreeGaussian"])
 def test_tree_minus_truth_is_sum_of_live_nodes(kind, families):
-    """After episode k the error is b times the draws of the episodes e_1 = 2^j1, e_2 = e_1 + 2^j2, ... that add up to k."""
+    """After episode k the error is b times the draws of the episodes e_1 = 2^j1, e_2 = e_1 + 2^j2, ... adding to k."""
     rng = np.random.default_rng(2)
     H, S, A, K, b = 2, 3, 2, 21, 1.7
     mdp = random_mdp(rng, H, S, A, H)
