@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test lint reproduce bench clean
+.PHONY: install test lint reproduce figures bench clean
 
 install: .venv/installed
 
@@ -22,6 +22,11 @@ test: lint
 
 reproduce: install
 	$(BIN)/jaxprivrl reproduce
+
+figures: reproduce
+	$(BIN)/python benchmarks/headline.py
+	mkdir -p docs
+	cp results/figure2/combined.png results/headline.png docs/
 
 bench: install
 	$(BIN)/python benchmarks/engine.py

@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.part in ("ladder", "all"):
         small = {"mechanisms": (("central_blt", "approximate"),)} if args.smoke else {}
         first, last = (1000, 2000) if args.smoke else (2_500, args.last)
-        steps = ladder(2 if args.smoke else min(args.seeds, 8), first, last, **small)
+        steps = ladder(2 if args.smoke else min(args.seeds, 4), first, last, **small)
     figure(rows, steps, args.out)
     public = [{k: v for k, v in row.items() if not k.startswith("_")} for row in rows]
     result = {"curves": public, "episodes_to_learn": steps, "seconds": time.perf_counter() - begin}

@@ -155,7 +155,7 @@ def claims(curves: Sequence[Curve]) -> list[dict[str, Any]]:
             jdp, ldp = by[("JDP", e)], by[("LDP", e)]
             ordered = base.final < jdp.final < ldp.final
             figures = f"{base.final:,.0f}, {jdp.final:,.0f}, {ldp.final:,.0f}"
-            rows.append(_claim(panel, f"1: non-private < JDP < LDP at nominal ε={e:g}", ordered, figures))
+            rows.append(_claim(panel, f"1: non-private < JDP < LDP at target ε={e:g}", ordered, figures))
         for model in ("JDP", "LDP"):
             finals = [by[(model, e)].final for e in epsilons]
             decreasing = all(a > b for a, b in itertools.pairwise(finals))
@@ -165,7 +165,7 @@ def claims(curves: Sequence[Curve]) -> list[dict[str, Any]]:
             late_jdp, late_ldp = (_late_share(by[(m, e)], base) for m in ("JDP", "LDP"))
             figures = f"share of extra regret from the second half: JDP {late_jdp:.0%}, LDP {late_ldp:.0%}"
             flat = late_jdp < _LATE_SHARE < late_ldp
-            rows.append(_claim(panel, f"3: JDP flattens, LDP keeps growing at nominal ε={e:g}", flat, figures))
+            rows.append(_claim(panel, f"3: JDP flattens, LDP keeps growing at target ε={e:g}", flat, figures))
     return rows
 
 
