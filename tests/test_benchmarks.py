@@ -9,11 +9,12 @@ import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 KEYS = {
-    "engine": {"cases", "noise_alone_us", "speedup_of_two_cores", "largest_difference_to_numpy"},
+    "engine": {"cases", "machine", "noise_alone_us", "speedup_of_two_cores", "cores_free",
+               "largest_difference_to_numpy"},
     "scaling": {"points", "fits", "out"},
     "theory": {"rows", "seconds"},
     "headline": {"curves", "episodes_to_learn", "seconds"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -28,7 +29,7 @@ def test_smoke(name, tmp_path):
         assert (tmp_path / "figure.png").stat().st_size > 10_000
     if name == "engine":
         needed = {"name", "us_per_episode_run_cpu", "us_per_episode_run_wall", "ratio_to_numpy", "ratio_to_c",
-                  "ratio_to_noise"}  # fmt: skip
+                  "ratio_to_c_vectorized", "ratio_to_noise"}  # fmt: skip
         assert all(needed <= set(case) for case in found["cases"])
         assert found["largest_difference_to_numpy"] < 1e-4
     if name == "theory":

@@ -1,10 +1,6 @@
 """The engine: one trace per program, results that depend on the seed alone, exact totals, export for GPUs."""
 
 import dataclasses
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -172,26 +168,6 @@ def test_programs_export_for_cuda_without_a_gpu(learner, privatizer):
     )(*sweep.abstract_arguments(names, shape, 2, 3, mesh))
     assert exported.platforms == ("cpu", "cuda")
     assert len(exported.mlir_module_serialized) > 1000
-
-
-@pytest.mark.parametrize("name", ["engine", "scaling"])
-def test_benchmarks_run(name, tmp_path):
-    """In processes of their own: they choose cores and devices before JAX starts."""
-    script = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
-    command = [sys.executable, str(script), "--smoke", "--json"]
-    if name == "scaling":
-        command += ["--out", str(tmp_path / "scaling.png")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(done.stdout)
-    if name == "scaling":
-        assert (tmp_path / "scaling.png").stat().st_size > 1000
-        assert {fit["axis"] for fit in result["fits"]} == {"states", "episodes"}
-        return
-    assert result["largest_difference_to_numpy"] <= 1e-4
-    for case in result["cases"]:
-        assert 0 < case["us_per_episode_run_cpu"] and 0 < case["ratio_to_numpy"] < 1
-        assert {"us_per_episode_run_wall", "ratio_to_c", "ratio_to_c_vectorized", "ratio_to_noise"} <= set(case)
 
 
 @pytest.mark.parametrize("seeds, cells, devices, states, tile", [
