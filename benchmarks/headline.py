@@ -59,6 +59,7 @@ def curves(seeds: int, episodes: int) -> list[dict[str, Any]]:
                 "standard_error": float(tenth.std(ddof=1) / np.sqrt(len(tenth))),
                 "share_of_uniform": float(tenth.mean() / UNIFORM),
                 "final_regret_mean": float(data.regret.isel(epsilon=0, episode=-1).mean()),
+                "_target": target,
                 "_episode": data.episode.values,
                 "_regret": data.regret.isel(epsilon=0).transpose("seed", "episode").values,
             }
@@ -100,21 +101,22 @@ def figure(rows: list[dict[str, Any]], steps: list[dict[str, Any]], path: Path) 
     """Left: regret curves at epsilon 1. Right: episodes to learn against epsilon."""
     from jaxprivrl import plotting
 
-    fig, axes = plotting.new_figure(columns=2, width=6.4, height=4.4)
+    fig, axes = plotting.new_figure(columns=2, width=7.4, height=4.4)
+    colours = dict(zip(LADDER, plotting.COLOURS, strict=False))  # one colour for a mechanism and target in both panels
     ax = axes[0, 0]
-    for i, row in enumerate(rows):
-        colour = "black" if row["privatizer"] == "exact" else plotting.COLOURS[i - 1]
+    for row in rows:
+        best = row["learner"] == BEST["learner"]
+        colour = "black" if row["privatizer"] == "exact" else colours[(row["privatizer"], row["_target"])]
         label = f"{row['learner']}, {row['privatizer']}: {row['guarantee']}"
-        plotting.band(ax, row["_episode"], row["_regret"], label=label, color=colour)
+        plotting.band(ax, row["_episode"], row["_regret"], label=label, color=colour, linestyle="-." if best else "-")
     plotting.finish(ax, "RiverSwim, counts pooled over h")
     ax = axes[0, 1]
-    names = [r["privatizer"] + r["target"] for r in steps]
-    for row in steps:
+    for i, row in enumerate(steps):
         ks = [(e, row[f"epsilon={e:g}"]) for e in EPSILONS if isinstance(row[f"epsilon={e:g}"], int)]
         kind = "pure ε" if row["target"] == "pure" else "(ε, 1e-5)"
-        colour = plotting.COLOURS[names.index(row["privatizer"] + row["target"]) % len(plotting.COLOURS)]
-        style = {"color": colour, "marker": "o" if row["target"] == "approximate" else "s",
-                 "linestyle": "--" if row["privatizer"].startswith("local") else "-"}  # fmt: skip
+        style = {"color": colours[(row["privatizer"], row["target"])], "markersize": 11 - 1.3 * i,
+                 "marker": "o" if row["target"] == "approximate" else "s",
+                 "linestyle": "--" if i % 2 else "-"}  # fmt: skip
         if ks:
             ax.plot(*zip(*ks, strict=True), label=f"{row['privatizer']}, {kind}", **style)
     ax.set(xscale="log", yscale="log", xlabel="ε", ylabel="episodes to learn (last tenth below 10 % of uniform)")
@@ -123,7 +125,7 @@ def figure(rows: list[dict[str, Any]], steps: list[dict[str, Any]], path: Path) 
     ax.grid(alpha=0.25)
     ax.set_title("smallest K on a doubling ladder")
     if steps:
-        ax.legend(frameon=False, fontsize=8)
+        ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     plotting.save(fig, path)
 
 

@@ -172,7 +172,7 @@ def test_programs_export_for_cuda_without_a_gpu(learner, privatizer):
 
 @pytest.mark.parametrize("seeds, cells, devices, states, tile", [
     (1, 1, 1, 6, 1), (4, 1, 1, 6, 4), (10, 1, 1, 6, 16), (64, 1, 1, 6, 64), (500, 1, 2, 6, 128),
-    (32, 8, 1, 6, 8), (20, 3, 2, 6, 32), (64, 1, 1, 25, 32), (64, 1, 1, 100, 8), (64, 200, 1, 6, 8),
+    (32, 8, 1, 6, 8), (20, 2, 2, 6, 32), (20, 4, 2, 6, 16), (64, 1, 1, 25, 32), (64, 1, 1, 100, 8), (64, 200, 1, 6, 8),
 ])  # fmt: skip
 def test_tiles_fill_vectors_and_fit_caches(seeds, cells, devices, states, tile):
     assert sweep._tile(seeds, cells, devices, Shape(20, states, 2, 20)) == tile
