@@ -41,7 +41,7 @@ LADDER = (8_000, 16_000, 32_000, 64_000, 128_000)
 SETTINGS: tuple[Setting, ...] = (
     Setting("random 1", 0.05, 3_000.0, 3_000.0, LADDER),
     Setting("random 2", 0.05, 3_000.0, 3_000.0, LADDER),
-    Setting("river_swim", 1e-3, 20_000.0, 20_000.0, LADDER),
+    Setting("river_swim", 5e-3, 20_000.0, 20_000.0, LADDER),
 )
 FACTORS = (1.0, 2.0, 4.0, 8.0)  # of epsilon, for the slope in epsilon
 
