@@ -102,6 +102,9 @@ def figure(rows: list[dict[str, Any]], path: Path) -> None:
                     label=privatizer)  # fmt: skip
         ax.set(xscale="log", yscale="log", xlabel=f"number of {name}" if name != "horizon" else "horizon H")
         ax.set_ylabel("CPU µs per episode and run")
+        ticks = sorted({r["value"] for r in rows if r["axis"] == name})
+        ax.set_xticks(ticks, [f"{t:,}" for t in ticks])  # the measured values; matplotlib's own labels overlap
+        ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         ax.grid(alpha=0.25, which="both")
         ax.legend(frameon=False, fontsize=7)
     plotting.save(fig, path)
