@@ -13,37 +13,35 @@ import numpy as np
 from scipy import special
 
 from jaxprivrl import precision as tables
-from jaxprivrl.precision import FAMILIES, Mechanism, Precision, Problem, check_calibration, check_problem, mechanism
+from jaxprivrl.precision import Precision, check_calibration
+from jaxprivrl.sensitivity import NEIGHBOURS, Problem, Sensitivity, check_neighbours, check_problem, sensitivity
+from jaxprivrl.sensitivity import step_moves as _step_moves
+from jaxprivrl.strategies import BLT_PARAMETERS, CALIBRATIONS, MECHANISMS, Mechanism, blt_parameters, mechanism
 
-MECHANISMS = tables.MECHANISMS
-BLT_PARAMETERS = tables.BLT_PARAMETERS
-blt_parameters = tables.blt_parameters
-CALIBRATIONS = ("tight", "printed", "published_code")
-NEIGHBOURS = ("replace", "add_remove")
+__all__ = [
+    "BLT_PARAMETERS",
+    "CALIBRATIONS",
+    "MECHANISMS",
+    "NEIGHBOURS",
+    "Calibration",
+    "Guarantee",
+    "Problem",
+    "Sensitivity",
+    "blt_parameters",
+    "calibrate",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_multiplier",
+    "guarantee",
+    "levels",
+    "noise_scale",
+    "sensitivity",
+]
+
 _MAX_COORDINATES = 30_000  # beyond it the composition is bounded in closed form
 _MIN_LOSS = 1e-6  # per coordinate; below it a discretised loss distribution loses digits
+_MAX_LOSS = 200.0  # beyond it its exponentials overflow
 _ROUND_OFF = 1e-12  # added to every delta that comes out of an FFT
-
-
-class Sensitivity(NamedTuple):
-    """Largest change of one user's whole released vector, before tree levels.
-
-    Attributes:
-      per_family_l1: {family: L1}, released families only.
-      per_family_l2: {family: L2}.
-      l1: sum over families.
-      l2: root of the sum of squares over families.
-    """
-
-    per_family_l1: dict[str, float]
-    per_family_l2: dict[str, float]
-    l1: float
-    l2: float
-
-
-def _check_neighbours(neighbours: str) -> None:
-    if neighbours not in NEIGHBOURS:
-        raise ValueError(f"Unknown neighbours '{neighbours}'. Available: {', '.join(NEIGHBOURS)}.")
 
 
 def _check_epsilon(epsilon: float) -> None:
@@ -56,44 +54,24 @@ def _check_dp_delta(dp_delta: float) -> None:
         raise ValueError(f"Expected 0 < dp_delta={dp_delta} < 1. Pass a probability such as dp_delta=1e-5.")
 
 
-def sensitivity(problem: Problem, neighbours: str = "replace") -> Sensitivity:
-    """L1 and L2 sensitivity of one user's counts.
-
-    At each step a user adds 1 (costs: at most 1) to one cell of each family. Replacing the user moves two cells:
-      stage-dependent counts: L1 = 2H, L2 = sqrt(2H);   pooled over h: L1 = 2H, L2 = sqrt(2) H (all steps in one cell).
-    Setting the contribution to zero (add_remove) moves one: H and sqrt(H), pooled H and H.
-
-    Args:
-      problem: sizes; S and A do not matter.
-      neighbours: "replace" or "add_remove" (the user's contribution set to zero, the slot stays).
-    Returns:
-      Sensitivity of the released families.
-    Privacy: relies on costs in [0, 1]; the privatizer clips them.
-    Reference: the replace-one factor 2 is missing in Chowdhury and Zhou, AAAI 2022, and in Vietri et al., ICML 2020.
-    """
-    check_problem(problem)
-    _check_neighbours(neighbours)
-    cells, H, F = (2 if neighbours == "replace" else 1), problem.horizon, problem.families
-    l1 = float(cells * H)
-    l2 = math.sqrt(cells) * H if problem.homogeneous else math.sqrt(cells * H)
-    names = FAMILIES if F == 3 else FAMILIES[1:]
-    return Sensitivity(dict.fromkeys(names, l1), dict.fromkeys(names, l2), F * l1, math.sqrt(F) * l2)
-
-
 def levels(privatizer: str, problem: Problem) -> int:
     """Released nodes that one user is part of: floor(log2 K) + 1 for a tree, 1 for the others."""
     check_problem(problem)
     return mechanism(privatizer).levels(problem.num_episodes)
 
 
-def _reported(mech: Mechanism, problem: Problem) -> Problem:
-    """The problem whose sensitivity counts: what one user's report holds before the noise.
+def _report(mech: Mechanism, problem: Problem, neighbours: str) -> Sensitivity:
+    """Sensitivity of what one user's report holds before the noise.
 
-    `local_sampled` reports one step; `local_bernoulli` randomises the bits of each step before any pooling.
+    The sampled mechanisms report one step, or one family of one step; `local_bernoulli` randomises the bits of each
+    step before any pooling.
     """
+    if mech.stream not in ("sampled", "sampled_family"):
+        return sensitivity(problem._replace(homogeneous=False) if mech.noise == "bernoulli" else problem, neighbours)
+    step = sensitivity(problem._replace(horizon=1, homogeneous=False), neighbours)
     if mech.stream == "sampled":
-        return problem._replace(horizon=1, homogeneous=False)
-    return problem._replace(homogeneous=False) if mech.noise == "bernoulli" else problem
+        return step
+    return step._replace(l1=max(step.per_family_l1.values()), l2=max(step.per_family_l2.values()))
 
 
 def _moved(mech: Mechanism, problem: Problem, neighbours: str) -> tuple[int, float]:
@@ -102,11 +80,16 @@ def _moved(mech: Mechanism, problem: Problem, neighbours: str) -> tuple[int, flo
     Stage-dependent: each moves by at most 1, and 2 H families levels of them do. Pooled: per node and family the
     positive part of the shift sums to at most H, the negative part too, and Lap noise with one shift of H dominates
     any split of it, as e^{-|y-theta|}/2 is the Green function of 1 - d^2/dtheta^2: the split pair, moved along the
-    diagonal, has density m with m - m'' >= 0 and |m'| <= m, so it is a post-processing of the single shift.
+    diagonal, has density m with m - m'' >= 0 and |m'| <= m, so it is a post-processing of the single shift. The two
+    moves of a centred cost sum to 1 at a step, to H pooled, and are such a split.
     """
-    reported = _reported(mech, problem)
-    cells = (2 if neighbours == "replace" else 1) * reported.families * mech.levels(reported.num_episodes)
-    return (cells, float(reported.horizon)) if reported.homogeneous else (cells * reported.horizon, 1.0)
+    pooled = problem.homogeneous and mech.noise != "bernoulli" and mech.stream in ("tree", "local")
+    cells = [[math.ceil(sum(x)) for x in case.values()] for case in _step_moves(problem, neighbours).values()]
+    if mech.stream == "sampled_family":
+        return max(map(max, cells)), 1.0
+    n = max(map(sum, cells)) * mech.levels(problem.num_episodes)
+    steps = 1 if mech.stream == "sampled" else problem.horizon
+    return (n, float(steps)) if pooled else (n * steps, 1.0)
 
 
 def _largest(keeps: Callable[[float], bool], low: float, tolerance: float) -> float:
@@ -159,7 +142,7 @@ def _delta(noise: str, n: int, loss: float, epsilon: float) -> float:
     """Upper bound on delta(epsilon) of n coordinates of pure loss `loss` each; 0 from the pure epsilon n loss on."""
     if epsilon >= n * loss:
         return 0.0
-    if noise == "bernoulli" or n > _MAX_COORDINATES or loss < _MIN_LOSS:
+    if noise == "bernoulli" or n > _MAX_COORDINATES or not _MIN_LOSS <= loss <= _MAX_LOSS:
         return _randomized_response_delta(n, loss, epsilon)
     return float(_laplace_pld(n, loss).get_delta_for_epsilon(epsilon)) + _ROUND_OFF
 
@@ -220,7 +203,9 @@ def noise_scale(
     (epsilon, dp_delta). `printed`: 3H ln K / epsilon (central), 3H / epsilon (local); `published_code`: 1 / epsilon.
     Gaussian: z(epsilon, dp_delta) * L2 * factor; factor sqrt(levels) for a tree, ||c||_2 for Toeplitz and BLT, else 1.
     `local_bernoulli`: 1 / scale is the epsilon of one bit, each bit is flipped with probability 1 / (1 + e^{1/scale}).
-    `local_sampled`: 2 families / epsilon, as one uniformly drawn step is reported, weighted by H afterwards.
+    `local_sampled`: 2 families / epsilon, as one uniformly drawn step is reported, weighted by H afterwards;
+    `local_sampled_family`: 2 / epsilon, as one family of one step is, weighted by H families.
+    Centred costs: 5 H of the 6 H in L1, or 3 H of the 4 H of two families (see `sensitivity`).
 
     Args:
       privatizer: name in MECHANISMS.
@@ -237,12 +222,12 @@ def noise_scale(
       zero with 1/(e^x + 1)) have 1 / sinh(x/2)^2 for a zero and coth(x/2)^2 for a one at the same epsilon: cosh(x/4)^2
       better on zeros, which is 1 + 2e-5 at epsilon=1, H=20, and 2.4 only at epsilon = 4 H families; so bits are
       symmetric. A sampled step is drawn independently of the data: a mixture over h of pairs that move 2 families
-      coordinates; drawing one family too would give 2 / epsilon and the weight H families.
+      coordinates; with one family drawn as well, a mixture of pairs that move 2.
     Reference: Chowdhury and Zhou, AAAI 2022, for `printed`; their released code for `published_code`; Wang et al.,
       USENIX Security 2017, for unequal flips.
     """
     mech = check_calibration(privatizer, problem, calibration)
-    _check_neighbours(neighbours)
+    check_neighbours(neighbours)
     _check_epsilon(epsilon)
     if dp_delta is not None:
         _check_dp_delta(dp_delta)
@@ -260,8 +245,11 @@ def noise_scale(
             raise ValueError(f"{privatizer} has no pure epsilon. Use target='approximate' with a dp_delta.")
         l2 = sensitivity(problem, neighbours).l2
         return gaussian_multiplier(epsilon, dp_delta) * l2 * mech.factor(problem.num_episodes) * (1 + 1e-9)
+    pure = _report(mech, problem, neighbours).l1 * mech.levels(problem.num_episodes) / epsilon
+    if dp_delta is None:
+        return pure
     n, shift = _moved(mech, problem, neighbours)
-    return shift * n / epsilon if dp_delta is None else shift / _loss_for(mech.noise, n, epsilon, dp_delta)
+    return min(pure, shift / _loss_for(mech.noise, n, epsilon, dp_delta))
 
 
 def _number(value: float) -> str:
@@ -398,20 +386,20 @@ def guarantee(
     Reference: Hsu et al. 2014 for the billboard lemma; Koskela et al. 2020 for privacy loss distributions.
     """
     mech = check_calibration(privatizer, problem, calibration)
-    _check_neighbours(neighbours)
+    check_neighbours(neighbours)
     tables.check_noise_scale(noise_scale)
     deltas = dict.fromkeys([*dp_deltas, *([] if nominal_dp_delta is None else [nominal_dp_delta])])
     for dp_delta in deltas:
         _check_dp_delta(dp_delta)
     pure, at_delta = math.inf, dict.fromkeys(deltas, math.inf)
+    moved = _report(mech, problem, neighbours)
     if mech.noise == "gaussian" and noise_scale > 0:
-        mu = sensitivity(problem, neighbours).l2 * mech.factor(problem.num_episodes) / noise_scale
+        mu = moved.l2 * mech.factor(problem.num_episodes) / noise_scale
         at_delta = {dp_delta: gaussian_epsilon(mu, dp_delta) for dp_delta in deltas}
     elif mech.noise != "none" and noise_scale > 0:
         n, shift = _moved(mech, problem, neighbours)
-        pure = n * shift / noise_scale
-        at_delta = {dp_delta: _epsilon_at(mech.noise, n, shift / noise_scale, dp_delta) for dp_delta in deltas}
-    moved = sensitivity(_reported(mech, problem), neighbours)
+        pure = moved.l1 * mech.levels(problem.num_episodes) / noise_scale
+        at_delta = {d: min(pure, _epsilon_at(mech.noise, n, shift / noise_scale, d)) for d in deltas}
     fields: dict[str, Any] = {
         "privatizer": privatizer,
         "model": mech.trust,

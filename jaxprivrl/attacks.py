@@ -14,7 +14,7 @@ from scipy import special
 
 from jaxprivrl import _validate
 from jaxprivrl.mdp import Counts
-from jaxprivrl.precision import Mechanism, blt_parameters, honaker_variance
+from jaxprivrl.strategies import Mechanism, batch_end, blt_parameters, honaker_variance, num_batches
 
 Array = jax.Array
 
@@ -33,7 +33,7 @@ class Views(NamedTuple):
       left, right: i32[V].
       low, high: f32[V, C], noise-free views of the changed cells under input 0 and input 1.
       middle: f32[K, C], noise-free releases, mean of both inputs.
-      sign: f32[C], whether a cell grows (1) or shrinks (-1) from input 0 to input 1.
+      sign: f32[C], how far a cell grows (up to 1) or shrinks (down to -1) from input 0 to input 1.
     """
 
     left: Array
@@ -81,7 +81,8 @@ def make_views(first: np.ndarray, second: np.ndarray) -> Views:
     zero, one = (np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(x, 0)]) for x in (first, second))
     left, right = np.array(pairs(len(first)), np.int32).T
     low, high, middle = zero[left] - zero[right], one[left] - one[right], (zero + one)[1:] / 2
-    floats = (jnp.asarray(x, jnp.float32) for x in (low, high, middle, np.sign(one - zero)[-1]))
+    grows = (one - zero)[-1]
+    floats = (jnp.asarray(x, jnp.float32) for x in (low, high, middle, grows / np.abs(grows).max()))
     return Views(jnp.asarray(left), jnp.asarray(right), *floats)
 
 
@@ -114,7 +115,8 @@ def exact_weights(mech: Mechanism, max_episodes: int, num_releases: int, positio
     linear, clipped = np.zeros(K), np.zeros(len(views))
     if mech.noise == "gaussian":
         B = noise_map(mech.stream, max_episodes, K)
-        linear = np.linalg.solve(B @ B.T, (np.arange(1, K + 1) >= position).astype(float))
+        held = [batch_end(num_batches(k)) if mech.stream == "batched" else k for k in range(1, K + 1)]
+        linear = np.linalg.pinv(B @ B.T) @ (np.array(held) >= position)  # repeated releases make it singular
     elif mech.noise == "laplace":
         for k in range(position, K + 1):
             j = k & (k - 1) if mech.stream == "tree" else k - 1
@@ -129,12 +131,15 @@ def noise_map(stream: str, max_episodes: int, num_releases: int) -> np.ndarray:
     """B, f64[K, draws]: the noise of the first K releases of a counter is B z with independent unit draws z.
 
     Args:
-      stream: "tree", "honaker", "toeplitz", "blt" or "local", as in `precision.Mechanism`.
-      max_episodes: what the mechanism was made for; it picks the strategy of "blt".
+      stream: "tree", "honaker", "toeplitz", "blt", "batched" or "local", as in `strategies.Mechanism`.
+      max_episodes: what the mechanism was made for; it picks the strategy of "blt" and "batched".
       num_releases: K.
     """
-    _validate.one_of("stream", stream, ("tree", "honaker", "toeplitz", "blt", "local"))
+    _validate.one_of("stream", stream, ("tree", "honaker", "toeplitz", "blt", "batched", "local"))
     K = num_releases
+    if stream == "batched":  # every release repeats that of the last closed batch
+        by_batch = noise_map("blt", num_batches(max_episodes), num_batches(K))
+        return by_batch[[num_batches(k) - 1 for k in range(1, K + 1)]]
     if stream == "local":
         return np.tri(K)
     if stream in ("tree", "honaker"):

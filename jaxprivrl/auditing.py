@@ -22,11 +22,11 @@ from jaxprivrl.attacks import Attack, Views
 from jaxprivrl.learners import LEARNERS, Hyperparameters, LearnerFactory, default_learning_rate
 from jaxprivrl.mdp import MDP, Counts, Shape
 from jaxprivrl.postprocess import DEFAULTS, POSTPROCESSORS, compose
-from jaxprivrl.precision import Mechanism, mechanism
 from jaxprivrl.privatizers import PRIVATIZERS, NoiseParameters, PrivatizerFactory
-from jaxprivrl.privatizers.base import pool
+from jaxprivrl.privatizers.base import encode, pool
 from jaxprivrl.runtime import COMPILER_OPTIONS
-from jaxprivrl.sweep import noise_parameters
+from jaxprivrl.strategies import Mechanism, mechanism
+from jaxprivrl.sweep import noise_parameters, shape_of
 
 Array = jax.Array
 Key = jax.Array
@@ -180,12 +180,15 @@ def audit(
     _check_run(samples, confidence, noise_multiplier)
     claim = _claim(privatizer, problem, epsilon, dp_delta, target, calibration)
     K = _episodes(problem, position, whole=claim.mechanism.trust == "JDP")
-    shape = _shape(problem)
+    shape = shape_of(problem, problem.num_episodes)
     users = _users(shape)
-    pooled = [pool(shape, user) for user in users]
+    pooled = [encode(shape, pool(shape, user)) for user in users]
     cells = attacks.changed_cells(pooled[0], pooled[1], shape.families)
     each = [np.concatenate([np.ravel(x)[list(c)] for x, c in zip(user, cells, strict=True)]) for user in pooled]
-    weight = problem.horizon if claim.mechanism.stream == "sampled" else 1  # a sampled step stands for all of them
+    # A sampled step stands for all of them, a sampled family of it for all families too.
+    weight = {"sampled": problem.horizon, "sampled_family": problem.horizon * problem.families}.get(
+        claim.mechanism.stream, 1
+    )
     experiments = {}
     everyone = range(1, K + 1) if claim.mechanism.trust == "JDP" else (1,)  # reports are alike: one user speaks for all
     for p in everyone if position is None else (position,):
@@ -259,7 +262,7 @@ def audit_end_to_end(
     problem = Problem(H, S, A, num_episodes, homogeneous, families)
     claim = _claim(privatizer, problem, epsilon, dp_delta, target, calibration)
     K = _episodes(problem, position, whole=True)
-    shape = _shape(problem)
+    shape = shape_of(problem, problem.num_episodes)
     rate = default_learning_rate(H, A, K) if learning_rate is None else learning_rate
     hyper = Hyperparameters(*(jnp.float32(x) for x in (K, bonus_scale, rate, failure_prob)))
     code = (
@@ -314,11 +317,6 @@ def _episodes(problem: Problem, position: int | None, whole: bool) -> int:
     return K
 
 
-def _shape(problem: Problem) -> Shape:
-    H, S, A, K, homogeneous, families = problem
-    return Shape(H, S, A, 1 if homogeneous else H, families, K)
-
-
 def _users(shape: Shape) -> tuple[Counts, Counts]:
     """Counts of two users whose cells differ at every step, with costs 1: the worst pair for either stage axis."""
     S, A = shape.num_states, shape.num_actions
@@ -346,7 +344,8 @@ def _released(
 
     def step(state: Any, now: tuple[Key, Counts]) -> tuple[Any, Array]:
         state, release = privatizer.step(now[0], state, now[1])
-        seen = [x.reshape(-1)[np.array(c, int)] for x, c in zip(release.counts, cells, strict=True) if c]
+        noisy = encode(shape, release.counts)  # as they got their noise: decoding mixes costs with visits
+        seen = [x.reshape(-1)[np.array(c, int)] for x, c in zip(noisy, cells, strict=True) if c]
         return state, jnp.concatenate(seen)
 
     start, _ = privatizer.init(shape.zero_counts())

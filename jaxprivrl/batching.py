@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 from jax.custom_batching import custom_vmap
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
@@ -107,13 +106,6 @@ def at_stage(x: Array, h: Array) -> Array:
     return _read(x, jnp.minimum(h, x.shape[0] - 1))
 
 
-def row_major(tree: Any) -> Any:
-    """Pins the layout of every array with its last axis innermost; XLA's own choice is up to twice slower."""
-    return jax.tree.map(
-        lambda x: with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim)))) if x.ndim else x, tree
-    )
-
-
 def stage_scan(body: Body, carry: Any, constants: Any, num_stages: int, *, reverse: bool = False) -> tuple[Any, Any]:
     """Folds `body(carry, h, constants) -> (carry, out)` over h; returns the last carry and the outs stacked over h.
 
@@ -128,7 +120,7 @@ def stage_scan(body: Body, carry: Any, constants: Any, num_stages: int, *, rever
     @custom_vmap
     def scan(carry: Any, constants: Any) -> tuple[Any, Any]:
         def step(carry: Any, h: Array) -> tuple[Any, Any]:
-            return row_major(body(carry, h, constants))
+            return body(carry, h, constants)
 
         return jax.lax.scan(step, carry, jnp.arange(num_stages), reverse=reverse)
 
@@ -219,6 +211,8 @@ def _apply(eqn: JaxprEqn, lanes: list[Lane], size: int) -> list[Lane]:
         return [(x, False) for x in _alone(eqn)(*values)]
     if name in _CALLS:
         return _evaluate(params[_CALLS[name]], lanes, size)
+    if name == "cond" and not lanes[0][1]:
+        return _choose(params["branches"], lanes[0][0], lanes[1:], size)
     shapes = [np.shape(x)[: np.ndim(x) - b] for x, b in lanes]
     changed: dict[str, Any] | None = None
     if name in _UNCHANGED or (name == "select_n" and len(set(shapes)) == 1):
@@ -246,6 +240,31 @@ def _apply(eqn: JaxprEqn, lanes: list[Lane], size: int) -> list[Lane]:
         return [(x, True) for x in jax.vmap(_alone(eqn), in_axes=axes, out_axes=-1, axis_size=size)(*values)]
     out = eqn.primitive.bind(*values, **{**params, **changed})
     return [(x, True) for x in (out if eqn.primitive.multiple_results else [out])]
+
+
+def _choose(branches: tuple[ClosedJaxpr, ...], index: Array, lanes: list[Lane], size: int) -> list[Lane]:
+    """A `cond` whose index is not batched stays one: a lane's branch is every lane's branch."""
+    values, is_batched = [x for x, _ in lanes], [b for _, b in lanes]
+    depends: list[set[bool]] = []  # for each output, whether a branch makes it depend on the batch
+
+    def evaluate(branch: ClosedJaxpr, values: tuple) -> list[Lane]:
+        return _evaluate(branch, list(zip(values, is_batched, strict=True)), size)
+
+    def probe(*values: Any) -> list[list]:
+        results = [evaluate(branch, values) for branch in branches]
+        depends.extend({b for _, b in outputs} for outputs in zip(*results, strict=True))
+        return [[x for x, _ in outputs] for outputs in results]
+
+    jax.eval_shape(probe, *values)
+
+    def run(branch: ClosedJaxpr) -> Callable[..., list]:
+        return lambda *values: [
+            _spread(x, size) if any(d) and not b else x
+            for (x, b), d in zip(evaluate(branch, values), depends, strict=True)
+        ]
+
+    outputs = jax.lax.switch(index, [run(branch) for branch in branches], *values)
+    return [(x, any(d)) for x, d in zip(outputs, depends, strict=True)]
 
 
 def _alone(eqn: JaxprEqn) -> Callable[..., list]:

@@ -57,6 +57,7 @@ class Shape(NamedTuple):
       num_stages: H, or 1 when counts are pooled over h (time-homogeneous model).
       families: released count families: 3 (visits, costs, transitions) or 2 (visits derived by summing).
       max_episodes: static bound on the number of episodes: the size of a tree's stack, not a calibration.
+      centred_costs: whether costs get their noise as c - 1/2, half the noisy visits added back afterwards.
     """
 
     horizon: int
@@ -65,6 +66,7 @@ class Shape(NamedTuple):
     num_stages: int
     families: int = 3
     max_episodes: int = 2**24 - 1
+    centred_costs: bool = False
 
     def zero_counts(self) -> Counts:
         """A Counts of zeros: f32 `[num_stages, S, A(, S)]`."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxprivrl import accounting, noise, plotting, precision, sweep
 from jaxprivrl.accounting import Problem
-from jaxprivrl.mdp import Counts, Shape
+from jaxprivrl.mdp import Counts
 from jaxprivrl.privatizers import PRIVATIZERS, PrivatizerState, Release
 from jaxprivrl.runtime import COMPILER_OPTIONS
 
@@ -61,7 +61,7 @@ def _measure(
     """Root mean square of released minus true counts at the numbers of users in ks, by the real privatizer."""
     H, S, A, K = problem.horizon, problem.num_states, problem.num_actions, problem.num_episodes
     stages = 1 if problem.homogeneous else H
-    shape = Shape(H, S, A, stages, problem.families, sweep.stack_episodes(K))
+    shape = sweep.shape_of(problem, sweep.stack_episodes(K))
     parameters = sweep.noise_parameters(name, problem, calibration)
     privatizer = PRIVATIZERS[name](shape, parameters)
     one = _episode(H, S, A)
@@ -84,10 +84,10 @@ def _measure(
     rms = {f: np.zeros(len(ks)) for f in FAMILIES}
     for i, k in enumerate(ks):
         carry = program(keys, carry, np.int32(before), np.int32(k))
-        before = k
+        before, users = k, int(carry[1].num_episodes)  # fewer than k while a batch is open
         for f in FAMILIES:
             noisy = np.asarray(getattr(carry[1].counts, f), np.float64)
-            rms[f][i] = np.sqrt(np.mean((noisy - k * getattr(truth, f)[..., None]) ** 2))
+            rms[f][i] = np.sqrt(np.mean((noisy - users * getattr(truth, f)[..., None]) ** 2))
     return rms
 
 

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxprivrl import _validate, accounting, environments, noise, published, results, simulation
 from jaxprivrl import mdp as mdp_lib
-from jaxprivrl.batching import row_major, vmap_last
+from jaxprivrl.batching import vmap_last
 from jaxprivrl.learners import LEARNERS, Hyperparameters, Learner, default_learning_rate
 from jaxprivrl.mdp import MDP, Counts, Dynamics, Shape
 from jaxprivrl.postprocess import DEFAULTS, POSTPROCESSORS, compose
@@ -50,6 +50,7 @@ class SweepSpec:
       dp_delta: delta of an approximate target, and of the epsilon reported beside a pure one.
       families: 3 released count families, or 2 with visits derived by summing.
       homogeneous: pool counts over h.
+      centred_costs: count c - 1/2 in the place of c: a user moves less, so less noise is needed (see `sensitivity`).
       failure_prob: the learner's delta.
       error_scale: multiplies the error bounds E that learners read; like the bonus, it is free to choose.
       precision: "worst_case" (the paper's fixed E) or "time_varying" (the error at each episode).
@@ -71,6 +72,7 @@ class SweepSpec:
     dp_delta: float = 1e-5
     families: int = 3
     homogeneous: bool = False
+    centred_costs: bool = False
     failure_prob: float = 0.1
     error_scale: float = 1.0
     precision: str = "worst_case"
@@ -162,14 +164,14 @@ def resolve(spec: SweepSpec, mdp: MDP | None = None) -> Plan:
     H, S, A = mdp.shape
     if spec.homogeneous and not mdp_lib.is_homogeneous(mdp):
         raise ValueError("The stages of this MDP differ, so counts cannot be pooled over h. Drop homogeneous.")
-    problem = accounting.Problem(H, S, A, spec.episodes, spec.homogeneous, spec.families)
+    problem = accounting.Problem(H, S, A, spec.episodes, spec.homogeneous, spec.families, spec.centred_costs)
     calibrations = tuple(_calibrate(spec, problem, epsilon) for epsilon in epsilons)
     postprocess = spec.postprocess or DEFAULTS.get(spec.learner, "none")
     names = Names(spec.learner, spec.privatizer, _validate.one_of("postprocess", postprocess, POSTPROCESSORS))
     rates = (default_learning_rate(H, A, spec.episodes),) if spec.learning_rates is None else spec.learning_rates
     combinations = tuple(itertools.product(range(len(epsilons)), spec.bonus_scales, rates))
     cells = [_cell(spec, problem, calibrations[i], scale, rate) for i, scale, rate in combinations]
-    shape = Shape(H, S, A, 1 if spec.homogeneous else H, spec.families, stack_episodes(spec.episodes))
+    shape = shape_of(problem, stack_episodes(spec.episodes))
     mesh = jax.make_mesh((len(jax.devices()),), ("runs",), axis_types=(AxisType.Auto,))
     return Plan(
         spec=spec,
@@ -280,7 +282,7 @@ def chunk_program(names: Names, shape: Shape, mesh: Mesh, compiler_options: dict
             state, regrets = carry
             now = jax.tree.map(lambda k: k[i], keys)
             state, regret = step(now, state, cells, dynamics)
-            return row_major(state), jax.lax.dynamic_update_index_in_dim(regrets, regret, i, 0)
+            return state, jax.lax.dynamic_update_index_in_dim(regrets, regret, i, 0)
 
         lanes = (cells.hyper.bonus_scale.shape[0], keys.noise.shape[1])
         return jax.lax.fori_loop(0, count, episode, (state, jnp.zeros((CHUNK, *lanes))))
@@ -427,6 +429,12 @@ def _stack(cells: Sequence[Cell], strategy: np.ndarray) -> Cell:
 
 def _pad(table: np.ndarray) -> np.ndarray:
     return np.concatenate([table, np.full(_TABLE_ROWS - len(table), table[-1])])
+
+
+def shape_of(problem: accounting.Problem, max_episodes: int) -> Shape:
+    """Static sizes of a program for a problem."""
+    H, S, A, _, homogeneous, families, centred_costs = problem
+    return Shape(H, S, A, 1 if homogeneous else H, families, max_episodes, centred_costs)
 
 
 def stack_episodes(episodes: int) -> int:

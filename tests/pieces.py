@@ -154,3 +154,8 @@ def episodes(plan: engine.Plan, cell: engine.Cell, seed: int = 0) -> Iterator[Ep
         state, after = noise_step(now.noise, cell, state, counts)
         yield Episode(release, learner_state, policy, values, trajectory, regret, state, after)
         learner_state, release = new_state, after
+
+
+def totals_of(state):
+    """The exact sums over all users so far, whether or not a batch is open."""
+    return getattr(state.totals, "now", state.totals)

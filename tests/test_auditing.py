@@ -135,6 +135,25 @@ def test_pooled_counts(multiplier, verdict):
     assert result.epsilon_lower_bound == pytest.approx(1 / multiplier, rel=0.2)
 
 
+@pytest.mark.parametrize("multiplier, verdict", [(1.0, "consistent"), (0.5, "violated")])
+@pytest.mark.parametrize("name", ["local_laplace", "central_laplace", "central_batched"])
+def test_centred_costs(name, multiplier, verdict):
+    """Centred costs move half as far, with less noise on everything: the claim still holds, and half of it does not."""
+    problem = SMALL._replace(centred_costs=True)
+    result = auditing.audit(name, problem, 1.0, dp_delta=DELTA, noise_multiplier=multiplier)
+    assert result.verdict == verdict
+    assert result.epsilon_lower_bound > (0.5 if multiplier == 1.0 else 1.0)
+
+
+def test_noise_for_centred_costs_does_not_cover_costs_as_they_are():
+    """The control: 3 of 4 of the noise, calibrated for centred costs, on costs that are not. Accounted: 4/3."""
+    scale = accounting.noise_scale("local_laplace", SMALL._replace(centred_costs=True), 1.0)
+    multiplier = scale / accounting.noise_scale("local_laplace", SMALL, 1.0)
+    assert multiplier == 0.75
+    result = auditing.audit("local_laplace", SMALL, 1.0, noise_multiplier=multiplier)
+    assert result.verdict == "violated" and result.epsilon_accounted == pytest.approx(4 / 3)
+
+
 def test_warns_when_the_sample_has_no_power():
     """Two steps and three families move 12 cells: 2000 samples tell nothing, and say so."""
     result = auditing.audit("local_laplace", Problem(2, 2, 2, 2), 1.0, samples=2000, noise_multiplier=0.5)
@@ -307,7 +326,7 @@ def test_laplace_score_is_the_log_likelihood_ratio(name):
 
 def test_worst_pair_moves_what_accounting_says():
     for problem in (SMALL, Problem(3, 2, 2, 2), Problem(3, 2, 2, 2, homogeneous=True), Problem(2, 2, 1, 2)):
-        shape = auditing._shape(problem)
+        shape = auditing.shape_of(problem, problem.num_episodes)
         users = [auditing.pool(shape, user) for user in auditing._users(shape)]
         cells = attacks.changed_cells(users[0], users[1], problem.families)
         moved = np.concatenate([np.ravel(a - b)[list(c)] for a, b, c in zip(*users, cells, strict=True)])

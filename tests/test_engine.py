@@ -164,7 +164,6 @@ def test_programs_export_for_cuda_without_a_gpu(learner, privatizer):
     exported = jax.export.export(
         program,
         platforms=("cpu", "cuda"),
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("LayoutConstraint")],
     )(*sweep.abstract_arguments(names, shape, 2, 3, mesh))
     assert exported.platforms == ("cpu", "cuda")
     assert len(exported.mlir_module_serialized) > 1000

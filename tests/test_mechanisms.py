@@ -16,9 +16,9 @@ import pytest
 import reference
 from scipy import stats
 
-from jaxprivrl import accounting, noise, precision, simulation, sweep
+from jaxprivrl import accounting, noise, precision, simulation, strategies, sweep
 from jaxprivrl.mdp import Counts, Shape
-from jaxprivrl.privatizers import PRIVATIZERS, NoiseParameters, PrivatizerState, Release, gaussian, host_strategy
+from jaxprivrl.privatizers import PRIVATIZERS, NoiseParameters, PrivatizerState, Release, base, gaussian, host_strategy
 from jaxprivrl.privatizers import reports as reports_lib
 from jaxprivrl.privatizers import streams as streams_lib
 
@@ -26,14 +26,21 @@ LIMIT = 4.5  # standard errors
 SEEDS = 1000
 EPISODES = 130
 CHECKED = (1, 2, 3, 7, 8, 21, 63, 64, 127, 130)
-ADDITIVE = ("central_gaussian", "central_honaker", "central_blt", "central_toeplitz", "local_gaussian")
-REPORTS = ("local_bernoulli", "local_sampled")
+ADDITIVE = (
+    "central_gaussian", "central_honaker", "central_blt", "central_toeplitz", "central_batched", "local_gaussian",
+)  # fmt: skip
+REPORTS = ("local_bernoulli", "local_sampled", "local_sampled_family")
 MECHANISMS = ADDITIVE + REPORTS
-SCALES = {"local_bernoulli": 1.5, "local_sampled": 0.7}  # others: 2
+SCALES = {"local_bernoulli": 1.5, "local_sampled": 0.7, "local_sampled_family": 0.7}  # others: 2
 SHAPES = {
     "three_families": Shape(2, 2, 2, 2, 3, 255),
     "two_families": Shape(2, 2, 2, 2, 2, 255),
     "pooled": Shape(3, 2, 1, 1, 2, 255),
+}
+CENTRED = {
+    "three_families": SHAPES["three_families"]._replace(centred_costs=True),
+    "two_families": SHAPES["two_families"]._replace(centred_costs=True),
+    "pooled": SHAPES["pooled"]._replace(centred_costs=True),
 }
 # Small programs that run for moments: compiling them is what takes the time.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -63,10 +70,22 @@ def data(shape):
     return counts
 
 
-def true_sums(shape):
-    """Exact prefix counts, f64 `[episodes, H|1, S, A(, S)]`."""
+def problem_of(shape, num_episodes=EPISODES):
+    H, S, A, stages, families, _, centred = shape
+    return precision.Problem(H, S, A, num_episodes, stages == 1, families, centred)
+
+
+def held(name):
+    """Users in the release after each episode: all of them, or those up to the end of the last batch."""
+    closes = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128]
+    users = range(1, EPISODES + 1)
+    return np.array([max(n for n in closes if n <= k) if name == "central_batched" else k for k in users])
+
+
+def true_sums(shape, name="exact"):
+    """Exact counts in the releases of a mechanism, f64 `[episodes, H|1, S, A(, S)]`."""
     pooled = shape.num_stages == 1
-    sums = (np.cumsum(np.asarray(x, np.float64), 0) for x in data(shape))
+    sums = (np.cumsum(np.asarray(x, np.float64), 0)[held(name) - 1] for x in data(shape))
     return Counts(*(x.sum(1, keepdims=True) if pooled else x for x in sums))
 
 
@@ -113,7 +132,7 @@ def episode(shape, k=0):
 def errors(name, shape, scale):
     """Released minus true, f64 `[episodes, ..., seeds]` by family."""
     release = released(name, shape, scale)
-    return Counts(*(np.float64(r) - t[..., None] for r, t in zip(release.counts, true_sums(shape), strict=True)))
+    return Counts(*(np.float64(r) - t[..., None] for r, t in zip(release.counts, true_sums(shape, name), strict=True)))
 
 
 def deviation(samples, expected):
@@ -169,7 +188,12 @@ def tree_map(episodes, refined):
 
 def dense_map(name, episodes):
     if name == "central_blt":
-        return reference.blt_decoder(*precision.blt_parameters(episodes), episodes)
+        return reference.blt_decoder(*strategies.blt_parameters(episodes), episodes)
+    if name == "central_batched":
+        closes = held(name)[:episodes]
+        batch = np.unique(closes, return_inverse=True)[1]  # from 0
+        J = batch[-1] + 1
+        return reference.blt_decoder(*strategies.blt_parameters(J), J)[batch]
     if name == "central_toeplitz":
         return reference.sqrt_toeplitz_matrix(episodes)
     if name == "local_gaussian":
@@ -222,7 +246,7 @@ def test_buffers_keep_their_precision_over_a_million_episodes():
 
     run = jax.jit(lambda: jax.lax.scan(body, stream.init((jnp.zeros(2),)), jnp.arange(1, K + 1))[1])
     noisy, z = (np.asarray(x, np.float64) for x in run())
-    decay, scale = (np.asarray(x) for x in precision.blt_parameters(K))
+    decay, scale = (np.asarray(x) for x in strategies.blt_parameters(K))
     rates, vectors = np.linalg.eig(np.diag(decay) - np.outer(np.ones(4), scale))
     gains = -(scale @ vectors) * np.linalg.solve(vectors, np.ones(4)) / (1 - rates)
     lags = np.arange(K)
@@ -238,9 +262,8 @@ def exact_variance(name, shape, scale):
     """Variance of each released count, given the data, `[episodes, ...]` by family, from textbook formulas."""
     H, S, pooled = shape.horizon, shape.num_states, shape.num_stages == 1
     users = np.arange(1, EPISODES + 1)
-    problem = precision.Problem(H, S, shape.num_actions, EPISODES, pooled, shape.families)
     if name in ADDITIVE:
-        std = precision.standard_deviation(name, problem, scale, users)
+        std = precision.standard_deviation(name, problem_of(shape), scale, users)
         shapes = (x.shape for x in true_sums(shape))
         return Counts(*(np.broadcast_to(np.float64(v) ** 2, s[::-1]).T for v, s in zip(std, shapes, strict=True)))
     x = Counts(*(np.asarray(v, np.float64) for v in data(shape)))
@@ -259,11 +282,13 @@ def exact_variance(name, shape, scale):
     else:
         spread = S if shape.families == 2 else 1
 
+        W = H * (shape.families if name == "local_sampled_family" else 1)
+
         def variance(x, spread):
             if pooled:
-                drawing = H * (x**2).sum(1, keepdims=True) - x.sum(1, keepdims=True) ** 2
-                return drawing + 2 * H**2 * scale**2 * spread
-            return (H - 1) * x**2 + 2 * H * scale**2 * spread
+                drawing = W * (x**2).sum(1, keepdims=True) - x.sum(1, keepdims=True) ** 2
+                return drawing + 2 * W * H * scale**2 * spread
+            return (W - 1) * x**2 + 2 * W * scale**2 * spread
 
         each = Counts(variance(x.visits, spread), variance(x.costs, 1), variance(x.transitions, 1))
     return Counts(*(np.cumsum(v, 0) for v in each))
@@ -291,10 +316,7 @@ def test_control_noise_of_another_scale_is_caught(name, factor):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_released_std_is_that_of_precision_and_covers_the_data(name, kind):
     shape, scale = SHAPES[kind], scale_of(name)
-    problem = precision.Problem(
-        shape.horizon, shape.num_states, shape.num_actions, EPISODES, shape.num_stages == 1, shape.families
-    )
-    predicted = precision.standard_deviation(name, problem, scale, np.arange(1, EPISODES + 1))
+    predicted = precision.standard_deviation(name, problem_of(shape), scale, np.arange(1, EPISODES + 1))
     released_std = released(name, shape, scale).std
     for mine, table, variance in zip(released_std, predicted, exact_variance(name, shape, scale), strict=True):
         np.testing.assert_allclose(mine, table, rtol=1e-5)
@@ -328,7 +350,8 @@ def test_no_noise_releases_what_exact_releases(name, kind):
     shape = SHAPES[kind]
     mine, exact = (released(x, shape, 0.0) for x in (name, "exact"))
     for a, b in zip(mine.counts, exact.counts, strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, b[held(name) - 1])
+    np.testing.assert_array_equal(mine.num_episodes, held(name))
     for std in mine.std:
         np.testing.assert_array_equal(std, 0.0)
 
@@ -343,8 +366,8 @@ def test_one_episode(name):
     assert all(np.all(np.asarray(x) == 0) for x in jax.tree.leaves((first.counts, first.std)))
     _, release = alone(name, shape)(given, noise.key(0), state, episode(shape))
     assert all(np.all(np.isfinite(np.asarray(x))) for x in jax.tree.leaves(release))
-    changed = np.asarray(release.counts.transitions) != data(shape).transitions[0]
-    assert np.sum(changed) >= changed.size // 2  # `local_sampled` adds noise to one of the two steps
+    changed = [np.mean(np.asarray(x) != y[0]) for x, y in zip(release.counts, data(shape), strict=True)]
+    assert max(changed) >= 0.5  # sampled mechanisms add noise to one of the two steps, or to one family of it
     assert int(release.num_episodes) == 1
 
 
@@ -367,9 +390,11 @@ def test_state_is_as_small_as_advertised():
         assert numbers_per_counter("central_toeplitz", top) <= 8 + 1.3 * levels
         for num_episodes in (10, 10_000_000):
             assert numbers_per_counter("central_blt", top, num_episodes) == 4 + 1 + 2
+            assert numbers_per_counter("central_batched", top, num_episodes) == 4 + 1 + 2 + 1
         assert numbers_per_counter("local_gaussian", top) == 1
         assert numbers_per_counter("local_bernoulli", top) == 0
-        assert numbers_per_counter("local_sampled", top) == 1 + 2 / 2  # two slots for one of the two stages
+        for name in ("local_sampled", "local_sampled_family"):
+            assert numbers_per_counter(name, top) == 1 + 2 / 2  # two slots for one of the two stages
 
 
 @pytest.mark.parametrize("kind", ["two_families", "pooled"])
@@ -430,9 +455,11 @@ def coefficients(scale, one_minus_decay, episodes):
 @pytest.mark.parametrize("num_episodes", [10, 1000, 20_000, 100_000])
 def test_float32_strategies_do_not_exceed_the_accounted_norm(num_episodes):
     blt = coefficients(*host_strategy("central_blt", num_episodes)[:2], num_episodes)
+    batches = strategies.num_batches(num_episodes)
+    batched = coefficients(*host_strategy("central_batched", num_episodes)[:2], batches)
     square_root = coefficients(*gaussian.square_root_buffers(2**24 - 1), num_episodes)
-    for stream, c in (("blt", blt), ("toeplitz", square_root)):
-        ratio = np.linalg.norm(c) / precision.strategy_norm(stream, num_episodes)
+    for stream, c in (("blt", blt), ("batched", batched), ("toeplitz", square_root)):
+        ratio = np.linalg.norm(c) / strategies.strategy_norm(stream, num_episodes)
         assert 1 - 2e-6 < ratio <= 1
 
 
@@ -520,6 +547,87 @@ def test_one_step_is_reported_and_it_does_not_depend_on_the_user():
         assert all(list(x) == list(touched[0][0]) for family in touched for x in family) and len(touched[0][0]) == 1
         drawn.append(int(touched[0][0][0]))
     assert set(drawn) == {0, 1, 2, 3}
+
+
+def test_one_family_of_one_step_is_reported():
+    shape = Shape(3, 2, 2, 3, 3, 255)
+    given = parameters("local_sampled_family", 1.0)
+    state, _ = initial("local_sampled_family", shape, given)
+    step, drawn = alone("local_sampled_family", shape), []
+    for seed in range(60):
+        touched = []
+        for k in (0, 1):  # two users: what is drawn does not depend on them
+            counts = step(given, noise.key(seed), state, episode(shape, k))[1].counts
+            rows = [np.flatnonzero(np.any(np.asarray(x).reshape(3, -1) != 0, 1)) for x in counts]
+            touched.append([(f, int(h)) for f, row in enumerate(rows) for h in row])
+        assert touched[0] == touched[1] and len(touched[0]) == 1
+        drawn += touched[0]
+    assert set(drawn) == set(itertools.product(range(3), range(3)))
+
+
+# Batches
+
+
+def test_batches_of_device_and_host_agree():
+    n = np.unique(np.concatenate([np.arange(3000), np.round(np.geomspace(1, 2**31 - 1, 5000)).astype(np.int64)]))
+    index, last = (jit(f)(jnp.asarray(n, jnp.int32)) for f in (base.batch_index, base.last_close))
+    np.testing.assert_array_equal(index, [strategies.num_batches(k) for k in n])
+    np.testing.assert_array_equal(last, [strategies.batch_end(strategies.num_batches(k)) for k in n])
+    assert strategies.num_batches(20_000) == 52
+
+
+def test_a_batched_release_stands_until_the_next_batch_closes():
+    release = released("central_batched", SHAPES["two_families"], 2.0)
+    same = [np.array_equal(a, b) for a, b in itertools.pairwise(release.counts.transitions)]
+    np.testing.assert_array_equal(same, held("central_batched")[1:] == held("central_batched")[:-1])
+
+
+def test_batches_carry_about_half_the_noise():
+    stds = [
+        accounting.noise_scale(name, problem_of(SHAPES["pooled"], 20_000), 1.0, dp_delta=1e-5)
+        * precision.standard_deviation(name, problem_of(SHAPES["pooled"], 20_000), 1.0).transitions.max()
+        for name in ("central_batched", "central_blt")
+    ]
+    assert 0.5 < stds[0] / stds[1] < 0.6
+
+
+# Centred costs
+
+
+@pytest.mark.parametrize("kind", CENTRED)
+@pytest.mark.parametrize("name", ADDITIVE)
+def test_centred_costs_are_unbiased_and_carry_half_the_noise_of_visits(name, kind):
+    shape, rows = CENTRED[kind], np.array(CHECKED) - 1
+    error, variance = errors(name, shape, 2.0), exact_variance(name, shape, 2.0)
+    for e, v in zip(error, variance, strict=True):
+        assert deviation(e[rows], 0.0) < LIMIT
+        assert deviation(e[rows] ** 2, v[rows]) < LIMIT
+    own = error.costs - error.visits / 2  # the noise of the centred costs themselves
+    assert deviation(own[rows] ** 2, exact_variance(name, SHAPES[kind], 2.0).costs[rows]) < LIMIT
+    assert deviation((own * error.visits)[rows], 0.0) < LIMIT
+    for mine, table in zip(released(name, shape, 2.0).std, variance, strict=True):
+        np.testing.assert_allclose(mine, np.sqrt(table.reshape(EPISODES, -1)[:, 0]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["central_laplace", "central_blt"])
+def test_errors_of_centred_costs_cover(name):
+    """At the tail probability of one count; the sum of two Laplace errors is a bound, the Gaussian one exact."""
+    shape, scale, tail_prob = CENTRED["two_families"], 2.0, 0.02
+    mech, units = strategies.MECHANISMS[name], {"central_laplace": 3.0, "central_blt": None}[name]
+    k = 7
+    if units is None:
+        units = float(precision.standard_deviation(name, problem_of(shape), 1.0, np.array([k])).transitions[0] ** 2)
+    bound = precision._error(mech, problem_of(shape), scale, units, "costs", tail_prob)
+    missed = np.mean(np.abs(errors(name, shape, scale).costs[k - 1]) > bound)
+    assert missed <= tail_prob + LIMIT * math.sqrt(tail_prob / (SEEDS * 8))
+    if name == "central_blt":
+        assert missed >= tail_prob - LIMIT * math.sqrt(tail_prob / (SEEDS * 8))
+
+
+@pytest.mark.parametrize("name", ["local_bernoulli", "local_sampled", "local_sampled_family"])
+def test_reports_have_no_centred_costs(name):
+    with pytest.raises(ValueError, match="has no centred_costs"):
+        accounting.calibrate(name, problem_of(CENTRED["pooled"]), 1.0)
 
 
 # Refusals

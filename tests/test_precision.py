@@ -9,14 +9,16 @@ import pytest
 from scipy import stats
 
 from jaxprivrl import precision as tables
-from jaxprivrl.precision import MECHANISMS, Problem, precision
+from jaxprivrl import strategies
+from jaxprivrl.precision import Problem, precision
+from jaxprivrl.strategies import MECHANISMS
 
 RIVER = Problem(horizon=20, num_states=6, num_actions=2, num_episodes=20_000)
 TAIL = 0.1 / (3 * 6 * 2 * 20_000 * 20)  # failure_prob / (3 S A T)
 NOISY = [name for name, mech in MECHANISMS.items() if mech.noise != "none"]
 
 
-@pytest.mark.parametrize("module", ["precision", "accounting"])
+@pytest.mark.parametrize("module", ["precision", "accounting", "strategies", "sensitivity"])
 def test_modules_do_not_import_jax(module):
     source = pathlib.Path(tables.__file__).with_name(f"{module}.py").read_text()
     top = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -79,7 +81,7 @@ def test_quantile_grows_with_terms():
 
 @pytest.mark.parametrize("num_episodes", [1, 2, 3, 7, 8, 9, 100, 293, 300])
 def test_heaviest_release_is_brute_force(num_episodes):
-    for weight in (lambda j: 1.0, tables.honaker_variance):
+    for weight in (lambda j: 1.0, strategies.honaker_variance):
         brute = max(sum(weight(j) for j in range(12) if k >> j & 1) for k in range(num_episodes))
         assert tables._heaviest_below(num_episodes, weight) == pytest.approx(brute, rel=1e-14)
 
@@ -193,18 +195,18 @@ def test_bad_input_is_refused(kwargs, match):
 def test_honaker_variances():
     variance = 1.0
     for height in range(12):
-        assert tables.honaker_variance(height) == pytest.approx(variance, rel=1e-12)
-        assert tables.honaker_variance(height) == pytest.approx(2**height / (2 ** (height + 1) - 1), rel=1e-12)
+        assert strategies.honaker_variance(height) == pytest.approx(variance, rel=1e-12)
+        assert strategies.honaker_variance(height) == pytest.approx(2**height / (2 ** (height + 1) - 1), rel=1e-12)
         variance = 1 / (1 + 1 / (2 * variance))
     # std in units of z D2: node noise sqrt(15); the largest over k < 2e4 and its value with a plain tree
-    worst = math.sqrt(15 * tables._heaviest_below(20_000, tables.honaker_variance))
+    worst = math.sqrt(15 * tables._heaviest_below(20_000, strategies.honaker_variance))
     assert worst == pytest.approx(10.82, abs=0.01)
     assert math.sqrt(15 * tables._heaviest_below(20_000, lambda j: 1.0)) == pytest.approx(14.49, abs=0.01)
 
 
 def _blt_coefficients(num_episodes):
     """(c, b) of the shipped strategy by its recurrence."""
-    decay, scale = map(np.asarray, tables.blt_parameters(num_episodes))
+    decay, scale = map(np.asarray, strategies.blt_parameters(num_episodes))
     c = np.append(1.0, (scale[:, None] * decay[:, None] ** np.arange(num_episodes - 1)).sum(axis=0))
     increments, buffers = np.empty(num_episodes), np.zeros_like(decay)
     for t in range(num_episodes):
@@ -217,36 +219,36 @@ def _blt_coefficients(num_episodes):
 @pytest.mark.parametrize("num_episodes", [1, 2, 5, 1_000, 20_000])
 def test_blt_norms_equal_the_recurrence(num_episodes):
     c, b = _blt_coefficients(num_episodes)
-    assert tables.strategy_norm("blt", num_episodes) == pytest.approx(np.linalg.norm(c), rel=1e-10)
+    assert strategies.strategy_norm("blt", num_episodes) == pytest.approx(np.linalg.norm(c), rel=1e-10)
     ks = np.unique([0, 1, 2, num_episodes // 3, num_episodes])
     ks = ks[ks <= num_episodes]
     expected = [np.linalg.norm(b[:k]) for k in ks]
-    np.testing.assert_allclose(tables.noise_norms("blt", num_episodes, ks), expected, rtol=1e-9)
+    np.testing.assert_allclose(strategies.noise_norms("blt", num_episodes, ks), expected, rtol=1e-9)
     if num_episodes <= 1_000:  # b is the first column of (prefix sum) C^-1
         C = np.array([[c[i - j] if i >= j else 0.0 for j in range(num_episodes)] for i in range(num_episodes)])
         np.testing.assert_allclose(np.cumsum(np.linalg.inv(C)[:, 0]), b, atol=1e-9)
 
 
 def test_blt_reference_rung():
-    assert tables.strategy_norm("blt", 20_000) == pytest.approx(2.0507, abs=1e-4)
-    largest = tables.strategy_norm("blt", 20_000) * tables.noise_norms("blt", 20_000, np.array([20_000]))[0]
+    assert strategies.strategy_norm("blt", 20_000) == pytest.approx(2.0507, abs=1e-4)
+    largest = strategies.strategy_norm("blt", 20_000) * strategies.noise_norms("blt", 20_000, np.array([20_000]))[0]
     assert largest == pytest.approx(4.228, abs=1e-3)
-    decay, scale = tables.blt_parameters(20_000)
+    decay, scale = strategies.blt_parameters(20_000)
     np.testing.assert_allclose(decay, [0.999945191, 0.998776155, 0.981879244, 0.762697927], atol=1e-8)
     np.testing.assert_allclose(scale, [0.010335241, 0.030298763, 0.113033551, 0.317739778], atol=1e-8)
 
 
-@pytest.mark.parametrize("rung", sorted(tables.BLT_PARAMETERS))
+@pytest.mark.parametrize("rung", sorted(strategies.BLT_PARAMETERS))
 def test_every_blt_rung_is_a_local_optimum_near_the_best_toeplitz(rung, monkeypatch):
-    decay, scale = tables.BLT_PARAMETERS[rung]
+    decay, scale = strategies.BLT_PARAMETERS[rung]
 
     def largest_error(decay, scale):
-        monkeypatch.setitem(tables.BLT_PARAMETERS, rung, (tuple(decay), tuple(scale)))
-        tables._square_norms.cache_clear()
-        return tables.strategy_norm("blt", rung) * tables.noise_norms("blt", rung, np.array([rung]))[0]
+        monkeypatch.setitem(strategies.BLT_PARAMETERS, rung, (tuple(decay), tuple(scale)))
+        strategies._square_norms.cache_clear()
+        return strategies.strategy_norm("blt", rung) * strategies.noise_norms("blt", rung, np.array([rung]))[0]
 
     best = largest_error(decay, scale)
-    toeplitz = tables.strategy_norm("toeplitz", rung) ** 2
+    toeplitz = strategies.strategy_norm("toeplitz", rung) ** 2
     assert 0.999 * toeplitz < best < (1.004 if rung <= 20_000 else 1.035) * toeplitz
     for i in range(4):
         for step in (0.97, 1.03):
@@ -255,25 +257,26 @@ def test_every_blt_rung_is_a_local_optimum_near_the_best_toeplitz(rung, monkeypa
             nearby = [s * (step if j == i else 1) for j, s in enumerate(scale)]
             assert largest_error(decay, nearby) > best * (1 - 1e-6)
     monkeypatch.undo()
-    tables._square_norms.cache_clear()
+    strategies._square_norms.cache_clear()
 
 
 def test_blt_takes_the_next_rung_up():
-    assert tables.blt_parameters(1) == tables.BLT_PARAMETERS[1_000]
-    assert tables.blt_parameters(20_001) == tables.BLT_PARAMETERS[100_000]
-    assert tables.blt_parameters(10**8) == tables.BLT_PARAMETERS[10**7]
+    assert strategies.blt_parameters(1) == strategies.BLT_PARAMETERS[32]
+    assert strategies.blt_parameters(257) == strategies.BLT_PARAMETERS[1_000]
+    assert strategies.blt_parameters(20_001) == strategies.BLT_PARAMETERS[100_000]
+    assert strategies.blt_parameters(10**8) == strategies.BLT_PARAMETERS[10**7]
 
 
 @pytest.mark.parametrize("num_episodes", [1, 7, 20_000, 600_000])
 def test_toeplitz_norms(num_episodes):
     k = np.arange(1, num_episodes)
     c = np.append(1.0, np.cumprod((2 * k - 1) / (2 * k)))
-    assert tables.strategy_norm("toeplitz", num_episodes) == pytest.approx(np.linalg.norm(c), rel=1e-10)
+    assert strategies.strategy_norm("toeplitz", num_episodes) == pytest.approx(np.linalg.norm(c), rel=1e-10)
     ks = np.unique([0, 1, num_episodes // 2, num_episodes])
     expected = [np.linalg.norm(c[:n]) for n in ks]
-    np.testing.assert_allclose(tables.noise_norms("toeplitz", num_episodes, ks), expected, rtol=1e-10)
+    np.testing.assert_allclose(strategies.noise_norms("toeplitz", num_episodes, ks), expected, rtol=1e-10)
     if num_episodes == 20_000:
-        assert tables.strategy_norm("toeplitz", num_episodes) ** 2 == pytest.approx(4.219, abs=1e-3)
+        assert strategies.strategy_norm("toeplitz", num_episodes) ** 2 == pytest.approx(4.219, abs=1e-3)
 
 
 # Bits and sampled steps
@@ -327,21 +330,25 @@ def test_bernoulli_error_is_the_best_chernoff_bound(scale):
     assert stats.binom.sf(math.floor(n * rate), n, flip) < tail_prob / 2
 
 
+@pytest.mark.parametrize("name", ["local_sampled", "local_sampled_family"])
 @pytest.mark.parametrize("homogeneous", [False, True])
 @pytest.mark.parametrize("families", [3, 2])
 @pytest.mark.parametrize("scale", [0.0, 0.1, 6.0])
-def test_sampled_std_and_error(homogeneous, families, scale):
+def test_sampled_std_and_error(name, homogeneous, families, scale):
     H, users, runs = 4, 60, 100_000
     problem = Problem(H, 3, 2, users, homogeneous, families)
-    mech = MECHANISMS["local_sampled"]
-    std = tables.standard_deviation("local_sampled", problem, scale, np.array([users]))
+    mech, parts = MECHANISMS[name], families if name == "local_sampled_family" else 1
+    W = H * parts
+    std = tables.standard_deviation(name, problem, scale, np.array([users]))
     rng = np.random.default_rng(7)
     for family, terms in (("visits", 3 if families == 2 else 1), ("transitions", 1)):
         laplace = scale * (rng.standard_gamma(terms, (runs, users)) - rng.standard_gamma(terms, (runs, users)))
-        if homogeneous:  # two of the four steps lie in this cell
-            noise = (H * (rng.integers(0, H, (runs, users)) < 2) - 2 + H * laplace).sum(axis=1)
+        if homogeneous:  # as many steps in this cell as make the variance largest
+            steps = 2 if parts == 1 else H
+            held = rng.integers(0, parts, (runs, users)) == 0
+            noise = (W * held * ((rng.integers(0, H, (runs, users)) < steps) + laplace) - steps).sum(axis=1)
         else:  # every user visits the cell
-            noise = (H * (rng.integers(0, H, (runs, users)) == 0) * (1 + laplace) - 1).sum(axis=1)
+            noise = (W * (rng.integers(0, W, (runs, users)) == 0) * (1 + laplace) - 1).sum(axis=1)
         bound = getattr(std, family)[0] ** 2
         assert noise.var() == pytest.approx(bound, rel=0.03)
         for tail_prob in (1e-2, 1e-3):

@@ -47,7 +47,7 @@ def test_infinite_epsilon_releases_the_truth(tiny, name):
     plan = resolve(dataclasses.replace(BASE, privatizer=name, epsilons=(math.inf,), episodes=4), tiny)
     assert plan.calibrations[0].noise_scale == 0.0
     for episode in pieces.episodes(plan, pieces.cell_of(plan)):
-        truth = episode.privatizer_state.totals
+        truth = pieces.totals_of(episode.privatizer_state)
         np.testing.assert_allclose(episode.after.counts.visits, truth.visits, atol=1e-6)
         np.testing.assert_allclose(episode.after.counts.costs, truth.costs, atol=1e-6)
         np.testing.assert_allclose(episode.after.counts.transitions, truth.transitions, atol=1e-6)

@@ -24,6 +24,8 @@ class MechanismFlags:
     """Released count families: 3 as in the paper, or 2 with visits derived by summing."""
     homogeneous: bool = False
     """Pool counts over the steps of an episode."""
+    centred_costs: bool = False
+    """Count costs as c - 1/2: a user moves less, so less noise is needed."""
     calibration: str = "tight"
     """tight (the stated epsilon holds), printed (the paper's constants) or published_code (the authors' code)."""
 
@@ -96,7 +98,15 @@ def problem_of(flags: Any, num_states: int, num_actions: int) -> Any:
     for name, value in (("horizon", flags.horizon), ("episodes", flags.episodes),
                         ("num_states", num_states), ("num_actions", num_actions)):  # fmt: skip
         _validate.positive_int(name, value)
-    return accounting.Problem(flags.horizon, num_states, num_actions, flags.episodes, flags.homogeneous, flags.families)
+    return accounting.Problem(
+        flags.horizon,
+        num_states,
+        num_actions,
+        flags.episodes,
+        flags.homogeneous,
+        flags.families,
+        flags.centred_costs,
+    )
 
 
 def print_json(tree: Any) -> None:

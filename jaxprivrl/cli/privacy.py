@@ -139,6 +139,8 @@ class Mechanisms:
     """Released count families: 3 as in the paper, or 2 with visits derived by summing."""
     homogeneous: bool = False
     """Pool counts over the steps of an episode."""
+    centred_costs: bool = False
+    """Count costs as c - 1/2: a user moves less, so less noise is needed."""
     privatizers: tuple[str, ...] = ()
     """Privatizers to show; by default all that fit."""
     seeds: int = 8

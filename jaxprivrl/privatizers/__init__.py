@@ -9,8 +9,10 @@ from jaxprivrl.privatizers.base import (
     Release,
     Totals,
     additive,
+    batched,
 )
 from jaxprivrl.privatizers.gaussian import (
+    central_batched,
     central_blt,
     central_gaussian,
     central_honaker,
@@ -19,7 +21,7 @@ from jaxprivrl.privatizers.gaussian import (
     local_gaussian,
 )
 from jaxprivrl.privatizers.laplace import central_laplace, exact, local_laplace
-from jaxprivrl.privatizers.reports import local_bernoulli, local_sampled
+from jaxprivrl.privatizers.reports import local_bernoulli, local_sampled, local_sampled_family
 
 PRIVATIZERS: dict[str, PrivatizerFactory] = {
     "exact": exact,
@@ -29,9 +31,11 @@ PRIVATIZERS: dict[str, PrivatizerFactory] = {
     "central_honaker": central_honaker,
     "central_blt": central_blt,
     "central_toeplitz": central_toeplitz,
+    "central_batched": central_batched,
     "local_gaussian": local_gaussian,
     "local_bernoulli": local_bernoulli,
     "local_sampled": local_sampled,
+    "local_sampled_family": local_sampled_family,
 }
 
 __all__ = [
@@ -44,6 +48,8 @@ __all__ = [
     "Release",
     "Totals",
     "additive",
+    "batched",
+    "central_batched",
     "central_blt",
     "central_gaussian",
     "central_honaker",
@@ -55,4 +61,5 @@ __all__ = [
     "local_gaussian",
     "local_laplace",
     "local_sampled",
+    "local_sampled_family",
 ]

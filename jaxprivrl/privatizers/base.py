@@ -58,18 +58,25 @@ class Totals(NamedTuple):
     transitions: Array  # i32[H|1, S, A, S]
 
 
+class BatchTotals(NamedTuple):
+    """SENSITIVE: Totals of all users so far, and of those whose batch has closed."""
+
+    now: Totals
+    closed: Totals
+
+
 class PrivatizerState(NamedTuple):
     """State of every privatizer, in three parts by what they depend on.
 
     Attributes:
       num_episodes: i32[], users seen: the same for every run of a batch.
       noise: data-independent noise at unit scale: the same for every epsilon of a seed.
-      totals: SENSITIVE Totals of one run.
+      totals: SENSITIVE Totals of one run, BatchTotals of a batched mechanism.
     """
 
     num_episodes: Array
     noise: Any
-    totals: Totals
+    totals: Any
 
 
 class Privatizer(NamedTuple):
@@ -113,19 +120,9 @@ def additive(shape: Shape, parameters: NoiseParameters, stream: NoiseStream) -> 
     With two families only costs and transitions get noise of their own; visits are the noisy transitions summed over
     s2, and their std grows by sqrt(S).
     """
-    scale = parameters.scale
 
     def release(totals: Totals, unit: Any, n: Array) -> Release:
-        visits, costs, transitions = true_counts(totals)
-        if unit is not None:
-            if shape.families == 3:
-                visits = visits + scale * unit[0]
-            costs, transitions = costs + scale * unit[-2], transitions + scale * unit[-1]
-        std = scale * stream.std(n)
-        std_visits = std * np.float32(np.sqrt(shape.num_states)) if shape.families == 2 else std
-        return make_release(
-            shape, parameters, Counts(visits, costs, transitions), Counts(std_visits, std, std), n, stream.bucket(n)
-        )
+        return noisy_release(shape, parameters, totals, unit, stream.std(n), n, stream.bucket(n))
 
     def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
         totals = zero_totals(zero_counts)
@@ -142,14 +139,94 @@ def additive(shape: Shape, parameters: NoiseParameters, stream: NoiseStream) -> 
     return Privatizer(init, step)
 
 
+def batched(shape: Shape, parameters: NoiseParameters, stream: NoiseStream) -> Privatizer:
+    """`additive` with releases that change only when a batch of users closes, on the schedule of `batch_index`.
+
+    The stream counts batches in the place of episodes, and so do the error tables. Between two of them the last
+    release stands, and no noise is drawn.
+    """
+
+    def release(closed: Totals, unit: Any, n: Array) -> Release:
+        j = batch_index(n)
+        return noisy_release(shape, parameters, closed, unit, stream.std(j), last_close(n), bucket=j)
+
+    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
+        totals, n = zero_totals(zero_counts), jnp.zeros((), jnp.int32)
+        unit = tuple(zero_counts[-shape.families :])
+        return PrivatizerState(n, (stream.init(unit), unit), BatchTotals(totals, totals)), release(totals, None, n)
+
+    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
+        n = state.num_episodes + 1
+        now, closed = state.totals
+        now = add_episode(now, pool(shape, counts))
+
+        def close(key: Key, noise: Any, now: Totals, closed: Totals) -> tuple[Any, Totals]:
+            del closed
+            return stream.step(key, noise[0], batch_index(n)), now
+
+        def hold(key: Key, noise: Any, now: Totals, closed: Totals) -> tuple[Any, Totals]:
+            del key, now
+            return noise, closed
+
+        noise, closed = jax.lax.cond(n == last_close(n), close, hold, key, state.noise, now, closed)
+        return PrivatizerState(n, noise, BatchTotals(now, closed)), release(closed, noise[1], n)
+
+    return Privatizer(init, step)
+
+
+def batch_index(n: Array) -> Array:
+    """Batches that n episodes close, i32[]: 4 m + floor(n / 2^m), m = max(floor(log2 n) - 2, 0); four to an octave.
+
+    The same numbers as `strategies.num_batches`, which accounting uses.
+    """
+    m = _batch_exponent(n)
+    return 4 * m + (n >> m)
+
+
+def last_close(n: Array) -> Array:
+    """The last episode up to n that closed a batch, i32[]: n with all but its three leading bits cleared."""
+    m = _batch_exponent(n)
+    return (n >> m) << m
+
+
+def _batch_exponent(n: Array) -> Array:
+    return jnp.maximum(29 - jax.lax.clz(jnp.maximum(n, 1)), 0)
+
+
+def noisy_release(
+    shape: Shape, parameters: NoiseParameters, totals: Totals, unit: Any, unit_std: Array, n: Array, bucket: Array
+) -> Release:
+    """The Release of exact totals of n episodes and noise at unit scale, None for none yet."""
+    scale, families = parameters.scale, shape.families
+    visits, costs, transitions = encode(shape, true_counts(totals))
+    if unit is not None:
+        if families == 3:
+            visits = visits + scale * unit[0]
+        costs, transitions = costs + scale * unit[-2], transitions + scale * unit[-1]
+    std, spread = scale * unit_std, shape.num_states if families == 2 else 1
+    std_costs = std * np.float32(np.sqrt(1 + spread / 4)) if shape.centred_costs else std
+    stds = Counts(std * np.float32(np.sqrt(spread)), std_costs, std)
+    return make_release(shape, parameters, Counts(visits, costs, transitions), stds, n, bucket)
+
+
+def encode(shape: Shape, counts: Counts) -> Counts:
+    """Counts as they get their noise: with centred costs, C - N/2 in the place of C."""
+    return counts._replace(costs=counts.costs - 0.5 * counts.visits) if shape.centred_costs else counts
+
+
+def decode(shape: Shape, counts: Counts) -> Counts:
+    """Inverse of `encode`, for noisy counts too: what a learner sees."""
+    return counts._replace(costs=counts.costs + 0.5 * counts.visits) if shape.centred_costs else counts
+
+
 def make_release(
     shape: Shape, parameters: NoiseParameters, noisy: Counts, std: Counts, n: Array, bucket: Array
 ) -> Release:
-    """The Release after n episodes: derives visits if two families are released, and looks the errors up."""
+    """The Release of n episodes: derives visits if two families are released, decodes costs, looks the errors up."""
     if shape.families == 2:
         noisy = noisy._replace(visits=jnp.sum(noisy.transitions, -1))
     error = jax.tree.map(lambda table: jax.lax.dynamic_index_in_dim(table, bucket, keepdims=False), parameters.error)
-    return Release(noisy, std, error, n)
+    return Release(decode(shape, noisy), std, error, n)
 
 
 def pool(shape: Shape, counts: Counts) -> Counts:
@@ -166,8 +243,13 @@ def zero_totals(zero_counts: Counts) -> Totals:
 
 
 def add_episode(totals: Totals, counts: Counts) -> Totals:
-    """Adds one user's counts; costs are clipped to [0, visits], because the sensitivity relies on it."""
-    return accumulate(totals, counts._replace(costs=jnp.clip(counts.costs, 0.0, counts.visits)))
+    """Adds one user's counts."""
+    return accumulate(totals, clip_costs(counts))
+
+
+def clip_costs(counts: Counts) -> Counts:
+    """One user's counts with costs in [0, visits]: the sensitivity relies on it."""
+    return counts._replace(costs=jnp.clip(counts.costs, 0.0, counts.visits))
 
 
 def accumulate(totals: Totals, counts: Counts) -> Totals:

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
-from jaxprivrl import precision
 from jaxprivrl.mdp import Shape
-from jaxprivrl.privatizers.base import NoiseParameters, Privatizer, additive
+from jaxprivrl.privatizers.base import NoiseParameters, NoiseStream, Privatizer, additive, batched
 from jaxprivrl.privatizers.streams import blt_stream, honaker_stream, local_stream, tree_stream
+from jaxprivrl.strategies import blt_parameters, num_batches
 
 Array = jax.Array
 
-_NUM_BUFFERS = 4  # of every strategy that precision.blt_parameters returns
+_NUM_BUFFERS = 4  # of every strategy that `blt_parameters` returns
 _MAX_TOEPLITZ_EPISODES = 2**24 - 1
 _MAX_TOEPLITZ_BYTES = 2**30
 
@@ -60,8 +60,28 @@ def central_blt(shape: Shape, parameters: NoiseParameters) -> Privatizer:
       replacing it moves C x by at most ||c||_2 D2 in L2; C is lower triangular, so users may react to earlier releases.
     Reference: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024 (arXiv:2404.16706); McMahan, Xu and Zhang 2024.
     """
+    return additive(shape, parameters, _tuned_stream("central_blt", parameters))
+
+
+def central_batched(shape: Shape, parameters: NoiseParameters) -> Privatizer:
+    """`central_blt` over batches of users: releases change four times per doubling, and carry half the noise.
+
+    A learner gains little from a release after every episode, while each one costs noise: K = 2e4 episodes close 52
+    batches, and the largest error of a strategy for 52 releases is 0.56 of that of one for 2e4. Between the ends of
+    batches (1..8, 10, 12, 14, 16, 20, 24, 28, 32, 40, ...) the last release stands, and no noise is drawn at all.
+
+    Privacy: as `central_blt`, with the sums of batches in the place of users: (epsilon, dp_delta)-JDP through the
+      billboard lemma. A user is part of one batch, so it enters C x through one column of C, and replacing it moves
+      C x by at most ||c||_2 D2, c the strategy for the batches of K episodes. The schedule does not depend on data.
+    Reference: Dvijotham et al. 2024 for the strategy; rare updates as in Bai, Xie, Jiang and Wang, NeurIPS 2019.
+    """
+    return batched(shape, parameters, _tuned_stream("central_batched", parameters))
+
+
+def _tuned_stream(name: str, parameters: NoiseParameters) -> NoiseStream:
+    """The stream of the strategy in the parameters."""
     if parameters.strategy is None:
-        raise ValueError("central_blt has no strategy. Pass NoiseParameters(strategy=host_strategy('central_blt', K)).")
+        raise ValueError(f"{name} has no strategy. Pass NoiseParameters(strategy=host_strategy('{name}', K)).")
     scale, decay, rates, weights = (parameters.strategy[i] for i in range(4))
 
     def std(n: Array) -> Array:
@@ -77,7 +97,7 @@ def central_blt(shape: Shape, parameters: NoiseParameters) -> Privatizer:
         cross = jnp.sum(weights * geometric(rates))
         return jnp.sqrt(constant * constant * time + 2.0 * constant * cross + pairs)
 
-    return additive(shape, parameters, blt_stream(scale, decay, std))
+    return blt_stream(scale, decay, std)
 
 
 def central_toeplitz(shape: Shape, parameters: NoiseParameters) -> Privatizer:
@@ -128,15 +148,16 @@ def host_strategy(privatizer: str, num_episodes: int) -> np.ndarray:
       num_episodes: K, which picks the rung of the ladder of tuned strategies.
 
     Returns:
-      f32[4, 4]; zeros except for `central_blt`, where the rows are, by buffer: output scale s, 1 - d, and the rates
-      1 - r and weights w of the noise coefficients b_t = 1 / (1 + sum s / (1 - d)) + sum_i w_i r_i^t. The first two
-      are rounded so that the strategy is not larger than the one that accounting uses.
+      f32[4, 4]; zeros except for `central_blt` and `central_batched`, where the rows are, by buffer: output scale s,
+      1 - d, and the rates 1 - r and weights w of the noise coefficients b_t = 1 / (1 + sum s / (1 - d)) +
+      sum_i w_i r_i^t. The first two are rounded so that the strategy is not larger than the one accounting uses.
 
     Privacy: a public function of sizes.
     """
-    if privatizer != "central_blt":
+    if privatizer not in ("central_blt", "central_batched"):
         return np.zeros((4, _NUM_BUFFERS), np.float32)
-    decay, scale = (np.asarray(x, np.float64) for x in precision.blt_parameters(num_episodes))
+    releases = num_episodes if privatizer == "central_blt" else num_batches(num_episodes)
+    decay, scale = (np.asarray(x, np.float64) for x in blt_parameters(releases))
     # After the first draw x_t = -scale . buffers and buffers <- (1 - M) buffers with M = diag(1 - d) + 1 scale^T.
     rates, vectors = np.linalg.eig(np.diag(1 - decay) + np.outer(np.ones_like(scale), scale))
     weights = (scale @ vectors) * np.linalg.solve(vectors, np.ones_like(scale)) / rates
