@@ -3,20 +3,24 @@
 Host side (NumPy, SciPy, dp-accounting). One user is one episode; neighbours replace one user unless said otherwise.
 """
 
-import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-from scipy import special
-
 from jaxprivrl import precision as tables
+from jaxprivrl.composition import Law, epsilon_at, gaussian_delta, gaussian_epsilon, gaussian_multiplier, loss_for
 from jaxprivrl.precision import Precision, check_calibration
 from jaxprivrl.sensitivity import NEIGHBOURS, Problem, Sensitivity, check_neighbours, check_problem, sensitivity
 from jaxprivrl.sensitivity import step_moves as _step_moves
-from jaxprivrl.strategies import BLT_PARAMETERS, CALIBRATIONS, MECHANISMS, Mechanism, blt_parameters, mechanism
+from jaxprivrl.strategies import (
+    BLT_PARAMETERS,
+    CALIBRATIONS,
+    MECHANISMS,
+    Mechanism,
+    blt_parameters,
+    mechanism,
+    shuffle_size,
+)
 
 __all__ = [
     "BLT_PARAMETERS",
@@ -37,11 +41,6 @@ __all__ = [
     "noise_scale",
     "sensitivity",
 ]
-
-_MAX_COORDINATES = 30_000  # beyond it the composition is bounded in closed form
-_MIN_LOSS = 1e-6  # per coordinate; below it a discretised loss distribution loses digits
-_MAX_LOSS = 200.0  # beyond it its exponentials overflow
-_ROUND_OFF = 1e-12  # added to every delta that comes out of an FFT
 
 
 def _check_epsilon(epsilon: float) -> None:
@@ -74,6 +73,10 @@ def _report(mech: Mechanism, problem: Problem, neighbours: str) -> Sensitivity:
     return step._replace(l1=max(step.per_family_l1.values()), l2=max(step.per_family_l2.values()))
 
 
+def _law(mech: Mechanism, problem: Problem) -> Law:
+    return Law(mech.noise, shuffle_size(problem.num_episodes) if mech.stream == "shuffled" else 1)
+
+
 def _moved(mech: Mechanism, problem: Problem, neighbours: str) -> tuple[int, float]:
     """Worst pair of neighbours: number of noisy coordinates that move (over all nodes), and by how much each.
 
@@ -92,102 +95,6 @@ def _moved(mech: Mechanism, problem: Problem, neighbours: str) -> tuple[int, flo
     return (n, float(steps)) if pooled else (n * steps, 1.0)
 
 
-def _largest(keeps: Callable[[float], bool], low: float, tolerance: float) -> float:
-    """Largest x with keeps(x), rounded down, from a `low` that keeps; what is returned was tested or is `low`."""
-    high = 2.0 * low
-    while keeps(high):
-        low, high = high, 2.0 * high
-    while high - low > tolerance * low:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return low
-
-
-def _smallest(keeps: Callable[[float], bool], high: float) -> float:
-    """Smallest x >= 0 with keeps(x), rounded up, from a `high` that keeps."""
-    if keeps(0.0):
-        return 0.0
-    low = 0.0
-    while high - low > 1e-11 * high:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if keeps(middle) else (middle, high)
-    return high
-
-
-def _randomized_response_delta(n: int, loss: float, epsilon: float) -> float:
-    """delta(epsilon) of n randomised responses of `loss` each, exact; an upper bound for any n mechanisms of that loss.
-
-    Reference: Kairouz, Oh and Viswanath, ICML 2015: randomised response is the worst of all loss-DP mechanisms.
-    """
-    flip = float(special.expit(-loss))
-    centre, width = n * flip, 40.0 * math.sqrt(n * flip) + 40.0
-    j = np.arange(max(0, math.floor(centre - width)), min(n, math.ceil(centre + width)) + 1)
-    log_pmf = special.gammaln(n + 1) - special.gammaln(j + 1) - special.gammaln(n - j + 1)
-    log_pmf += special.xlogy(j, flip) + special.xlog1py(n - j, -flip)
-    gap = np.minimum(epsilon - loss * (n - 2.0 * j), 0.0)
-    return float(np.sum(np.exp(log_pmf) * -np.expm1(gap))) * (1 + 1e-6) + _ROUND_OFF
-
-
-@functools.lru_cache(maxsize=4)
-def _laplace_pld(n: int, loss: float) -> Any:
-    """Pessimistic privacy loss distribution of n Laplace coordinates, on a grid of a tenth of one's loss or finer."""
-    from dp_accounting.pld import privacy_loss_distribution
-
-    parts = max(10, min(math.ceil(20 * loss), 4096, 2**18 // n))
-    pld = privacy_loss_distribution.from_laplace_mechanism(1 / loss, value_discretization_interval=loss / parts)
-    return pld.self_compose(n)
-
-
-def _delta(noise: str, n: int, loss: float, epsilon: float) -> float:
-    """Upper bound on delta(epsilon) of n coordinates of pure loss `loss` each; 0 from the pure epsilon n loss on."""
-    if epsilon >= n * loss:
-        return 0.0
-    if noise == "bernoulli" or n > _MAX_COORDINATES or not _MIN_LOSS <= loss <= _MAX_LOSS:
-        return _randomized_response_delta(n, loss, epsilon)
-    return float(_laplace_pld(n, loss).get_delta_for_epsilon(epsilon)) + _ROUND_OFF
-
-
-@functools.lru_cache(maxsize=4096)
-def _epsilon_at(noise: str, n: int, loss: float, dp_delta: float) -> float:
-    """Smallest epsilon with delta(epsilon) <= dp_delta, rounded up; never above the pure epsilon n loss."""
-    return _smallest(lambda epsilon: _delta(noise, n, loss, epsilon) <= dp_delta, n * loss)
-
-
-@functools.lru_cache(maxsize=4096)
-def _loss_for(noise: str, n: int, epsilon: float, dp_delta: float) -> float:
-    """Largest loss of one of n coordinates that keeps (epsilon, dp_delta), rounded down; at least epsilon / n."""
-    target = epsilon * (1 - 1e-9)
-    return _largest(lambda loss: _delta(noise, n, loss, target) <= dp_delta, target / n, 1e-6)
-
-
-def gaussian_delta(shift: float, epsilon: float) -> float:
-    """delta(epsilon) of N(0, 1) against N(shift, 1), exact and without cancellation.
-
-    delta = Phi(shift/2 - epsilon/shift) - e^epsilon Phi(-shift/2 - epsilon/shift)
-    Reference: Balle and Wang, ICML 2018, Theorem 8.
-    """
-    y, x = shift / 2 - epsilon / shift, shift / 2 + epsilon / shift  # e^epsilon phi(x) = phi(y)
-    second = 0.5 * special.erfcx(x / math.sqrt(2))
-    if y > 0:
-        return float(special.ndtr(y) - math.exp(-y * y / 2) * second)
-    return math.exp(-y * y / 2) * float(0.5 * special.erfcx(-y / math.sqrt(2)) - second)
-
-
-@functools.lru_cache(maxsize=4096)
-def gaussian_multiplier(epsilon: float, dp_delta: float) -> float:
-    """z with sigma = z * L2 sensitivity for (epsilon, dp_delta), rounded up: the analytic Gaussian mechanism."""
-    target, log_inverse = epsilon * (1 - 1e-9), -math.log(dp_delta)
-    shift = math.sqrt(2) * target / (math.sqrt(log_inverse + target) + math.sqrt(log_inverse))  # keeps it (zCDP)
-    return 1.0 / _largest(lambda mu: gaussian_delta(mu, target) <= dp_delta, shift, 1e-12)
-
-
-@functools.lru_cache(maxsize=4096)
-def gaussian_epsilon(shift: float, dp_delta: float) -> float:
-    """Smallest epsilon with gaussian_delta(shift, epsilon) <= dp_delta, rounded up; shift = L2 sensitivity / sigma."""
-    enough = shift * shift / 2 + shift * math.sqrt(-2 * math.log(dp_delta))
-    return _smallest(lambda epsilon: gaussian_delta(shift, epsilon) <= dp_delta, enough)
-
-
 def noise_scale(
     privatizer: str,
     problem: Problem,
@@ -203,6 +110,7 @@ def noise_scale(
     (epsilon, dp_delta). `printed`: 3H ln K / epsilon (central), 3H / epsilon (local); `published_code`: 1 / epsilon.
     Gaussian: z(epsilon, dp_delta) * L2 * factor; factor sqrt(levels) for a tree, ||c||_2 for Toeplitz and BLT, else 1.
     `local_bernoulli`: 1 / scale is the epsilon of one bit, each bit is flipped with probability 1 / (1 + e^{1/scale}).
+    `shuffle_batched`: likewise, with the smallest flip probability whose composed sums over a batch keep the target.
     `local_sampled`: 2 families / epsilon, as one uniformly drawn step is reported, weighted by H afterwards;
     `local_sampled_family`: 2 / epsilon, as one family of one step is, weighted by H families.
     Centred costs: 5 H of the 6 H in L1, or 3 H of the 4 H of two families (see `sensitivity`).
@@ -249,7 +157,7 @@ def noise_scale(
     if dp_delta is None:
         return pure
     n, shift = _moved(mech, problem, neighbours)
-    return min(pure, shift / _loss_for(mech.noise, n, epsilon, dp_delta))
+    return min(pure, shift / loss_for(_law(mech, problem), n, epsilon, dp_delta))
 
 
 def _number(value: float) -> str:
@@ -263,7 +171,7 @@ class Guarantee:
 
     Attributes:
       privatizer: name of the mechanism.
-      model: "JDP", "LDP" or "none".
+      model: "JDP", "LDP", "SDP" or "none".
       epsilon_pure: pure epsilon that holds, inf if none does.
       epsilon_at_delta: {dp_delta: epsilon} that hold as well.
       neighbours: "replace" or "add_remove".
@@ -342,6 +250,7 @@ def _statement(result: Guarantee) -> str:
     model = {
         "JDP": "joint differential privacy (JDP, through the billboard lemma)",
         "LDP": "local differential privacy (LDP)",
+        "SDP": "shuffle differential privacy (SDP: users trust a shuffler, not the agent)",
     }[result.model]
     pairs = [f"({_number(e)}, {_number(d)})" for d, e in result.epsilon_at_delta.items()]
     pure = [f"epsilon={_number(result.epsilon_pure)}"] if math.isfinite(result.epsilon_pure) else []
@@ -369,7 +278,8 @@ def guarantee(
 
     Laplace: epsilon_pure = L1 * levels / scale; epsilon at dp_delta from the composed privacy loss distribution of the
     worst pair (pessimistic, never above epsilon_pure; bounded by composed randomised responses where a grid would be
-    too large or too fine). Bits: composed randomised responses. Gaussian: no pure epsilon, the analytic formula.
+    too large or too fine). Bits: composed randomised responses, shuffled ones with their privacy blanket. Gaussian: no
+    pure epsilon, the analytic formula.
 
     Args:
       privatizer: name in MECHANISMS.
@@ -397,9 +307,9 @@ def guarantee(
         mu = moved.l2 * mech.factor(problem.num_episodes) / noise_scale
         at_delta = {dp_delta: gaussian_epsilon(mu, dp_delta) for dp_delta in deltas}
     elif mech.noise != "none" and noise_scale > 0:
-        n, shift = _moved(mech, problem, neighbours)
+        law, (n, shift) = _law(mech, problem), _moved(mech, problem, neighbours)
         pure = moved.l1 * mech.levels(problem.num_episodes) / noise_scale
-        at_delta = {d: min(pure, _epsilon_at(mech.noise, n, shift / noise_scale, d)) for d in deltas}
+        at_delta = {d: min(pure, epsilon_at(law, n, shift / noise_scale, d)) for d in deltas}
     fields: dict[str, Any] = {
         "privatizer": privatizer,
         "model": mech.trust,

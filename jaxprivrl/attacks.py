@@ -99,11 +99,12 @@ def features(views: Views, releases: Array) -> Array:
     return jnp.concatenate([linear, jnp.sum(jnp.abs(y - views.low) - jnp.abs(y - views.high), 1)])
 
 
-def exact_weights(mech: Mechanism, max_episodes: int, num_releases: int, position: int) -> np.ndarray:
+def exact_weights(mech: Mechanism, max_episodes: int, num_releases: int, position: int) -> np.ndarray | None:
     """Weights f64[K + V] that make the features the log-likelihood ratio of a mechanism, up to a positive factor.
 
     Laplace: sum of the clipped features of the nodes (or of the one report) that hold the user. Gaussian, with noise
-    B z on the releases: their shift m, whitened, m' (B B')^-1 r. Bits, and no noise: the user's report.
+    B z on the releases: their shift m, whitened, m' (B B')^-1 r. Bits, and no noise: the user's report. None for
+    shuffled bits, whose sums have no likelihood ratio of this form.
 
     Args:
       mech: the mechanism.
@@ -111,6 +112,8 @@ def exact_weights(mech: Mechanism, max_episodes: int, num_releases: int, positio
       num_releases: K, releases that are looked at.
       position: the changed user, from 1.
     """
+    if mech.stream == "shuffled":
+        return None
     K, views = num_releases, pairs(num_releases)
     linear, clipped = np.zeros(K), np.zeros(len(views))
     if mech.noise == "gaussian":

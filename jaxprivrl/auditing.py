@@ -179,7 +179,7 @@ def audit(
     _validate.one_of("privatizer", privatizer, PRIVATIZERS)
     _check_run(samples, confidence, noise_multiplier)
     claim = _claim(privatizer, problem, epsilon, dp_delta, target, calibration)
-    K = _episodes(problem, position, whole=claim.mechanism.trust == "JDP")
+    K = _episodes(problem, position, whole=claim.mechanism.trust != "LDP")
     shape = shape_of(problem, problem.num_episodes)
     users = _users(shape)
     pooled = [encode(shape, pool(shape, user)) for user in users]
@@ -190,7 +190,9 @@ def audit(
         claim.mechanism.stream, 1
     )
     experiments = {}
-    everyone = range(1, K + 1) if claim.mechanism.trust == "JDP" else (1,)  # reports are alike: one user speaks for all
+    everyone = (
+        (1,) if claim.mechanism.trust in ("LDP", "SDP") else range(1, K + 1)
+    )  # reports are alike: one speaks for all
     for p in everyone if position is None else (position,):
         views = attacks.make_views(*(weight * np.stack([each[b * (k == p)] for k in range(1, K + 1)]) for b in (0, 1)))
         streams = [

@@ -20,6 +20,7 @@ from jaxprivrl.strategies import (
     mechanism,
     noise_norms,
     num_batches,
+    shuffle_size,
 )
 
 LOG_BUCKETS_PER_OCTAVE = 8
@@ -69,21 +70,28 @@ def check_calibration(privatizer: str, problem: Problem, calibration: str) -> Me
 
 
 def bucket_kind(privatizer: str) -> str:
-    """How a release after k episodes indexes its tables: "popcount" (trees), "batches", "log" (other noise), "none"."""
+    """How a release after k episodes indexes its tables: "popcount" (trees), "batches", "rounds", "log" or "none"."""
     stream = mechanism(privatizer).stream
-    return {"none": "none", "tree": "popcount", "honaker": "popcount", "batched": "batches"}.get(stream, "log")
+    kinds = {"none": "none", "tree": "popcount", "honaker": "popcount", "batched": "batches", "shuffled": "rounds"}
+    return kinds.get(stream, "log")
 
 
 def num_buckets(kind: str, num_episodes: int) -> int:
-    """Length M of a table: floor(log2 K) + 2, num_batches(K) + 1, 257 for "log" whatever K, 1 for "none"."""
-    if kind not in ("popcount", "batches", "log", "none"):
-        raise ValueError(f"Unknown bucket kind '{kind}'. Available: popcount, batches, log, none.")
-    sizes = {"popcount": int(num_episodes).bit_length() + 1, "batches": num_batches(num_episodes) + 1}
+    """Length M of a table: one more than the largest bucket of K episodes; 257 for "log" whatever K."""
+    if kind not in ("popcount", "batches", "rounds", "log", "none"):
+        raise ValueError(f"Unknown bucket kind '{kind}'. Available: popcount, batches, rounds, log, none.")
+    K = int(num_episodes)
+    sizes = {"popcount": K.bit_length() + 1, "batches": num_batches(K) + 1, "rounds": K // shuffle_size(K) + 1}
     return (sizes | {"log": 1 + 32 * LOG_BUCKETS_PER_OCTAVE, "none": 1})[kind]
 
 
-def bucket(kind: str, k: int) -> int:
-    """Index of the release after k episodes: popcount(k); num_batches(k); 0 for k = 0, else 1 + floor(8 log2 k); 0."""
+def bucket(kind: str, k: int, num_episodes: int | None = None) -> int:
+    """Index of the release after k episodes.
+
+    popcount(k); num_batches(k); floor(k / shuffle_size(K)), which alone depends on K; 1 + floor(8 log2 k), or 0 for 0.
+    """
+    if kind == "rounds":
+        return int(k) // shuffle_size(int(num_episodes or k))
     if kind in ("popcount", "batches"):
         return int(k).bit_count() if kind == "popcount" else num_batches(k)
     return 0 if kind == "none" or k == 0 else 1 + math.floor(LOG_BUCKETS_PER_OCTAVE * math.log2(k))
@@ -177,6 +185,9 @@ def _units(mech: Mechanism, num_episodes: int, ks: np.ndarray) -> np.ndarray:
         return np.array([float(int(k).bit_count()) for k in ks])
     if mech.stream == "honaker":
         return np.array([math.fsum(honaker_variance(j) for j in range(int(k).bit_length()) if k >> j & 1) for k in ks])
+    if mech.stream == "shuffled":  # users in closed batches
+        size = shuffle_size(num_episodes)
+        return (ks // size * size).astype(np.float64)
     return ks.astype(np.float64)
 
 
@@ -189,9 +200,12 @@ def _bucket_units(privatizer: str, num_episodes: int, time_varying: bool) -> np.
         return np.full(size, _heaviest_below(num_episodes, weight))
     if kind == "popcount":
         return _units(mech, num_episodes, 2 ** np.arange(size) - 1)  # the m lowest bits: the worst k of popcount m
-    if kind == "batches":
-        ends = np.array([batch_end(j) if time_varying else num_episodes for j in range(size)])
-        return _units(mech, num_episodes, ends)
+    if kind in ("batches", "rounds"):
+        step = shuffle_size(num_episodes)
+        ends = [
+            (batch_end(j) if kind == "batches" else j * step) if time_varying else num_episodes for j in range(size)
+        ]
+        return _units(mech, num_episodes, np.array(ends))
     return _units(mech, num_episodes, _largest_in_bucket(num_episodes) if time_varying else np.full(size, num_episodes))
 
 

@@ -15,10 +15,11 @@ class Mechanism(NamedTuple):
     """What accounting and precision must know about a privatizer.
 
     Attributes:
-      trust: "none", "JDP" (a trusted agent, through the billboard lemma) or "LDP" (each user randomises its report).
+      trust: "none", "JDP" (a trusted agent, through the billboard lemma), "LDP" (each user randomises its report) or
+        "SDP" (so it does, and trusts a shuffler to mix the reports of a batch).
       noise: "none", "laplace", "gaussian" or "bernoulli".
       stream: how the noise of a running sum grows: "none", "tree", "honaker", "toeplitz", "blt", "batched", "local",
-        "sampled" or "sampled_family".
+        "sampled", "sampled_family" or "shuffled".
       target: default target of a calibration, "pure" or "approximate".
       calibrations: the calibrations that are defined for it.
     """
@@ -60,6 +61,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "local_bernoulli": Mechanism("LDP", "bernoulli", "local", "pure"),
     "local_sampled": Mechanism("LDP", "laplace", "sampled", "pure"),
     "local_sampled_family": Mechanism("LDP", "laplace", "sampled_family", "pure"),
+    "shuffle_batched": Mechanism("SDP", "bernoulli", "shuffled", "approximate"),
 }
 
 
@@ -85,6 +87,13 @@ def batch_end(index: int) -> int:
     """The episode that closes the given batch, from 1; 0 for the empty release before the first."""
     m = max((int(index) - 4) // 4, 0)
     return (int(index) - 4 * m) << m
+
+
+def shuffle_size(num_episodes: int) -> int:
+    """Users of a batch of `shuffle_batched`: K / 8, at least one, rounded down to what float32 holds exactly."""
+    size = max(int(num_episodes) // 8, 1)
+    spare = max(size.bit_length() - 24, 0)
+    return size >> spare << spare
 
 
 def honaker_variance(height: int) -> float:

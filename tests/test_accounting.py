@@ -1,5 +1,6 @@
 """Every epsilon against brute force, closed forms and dp-accounting called directly."""
 
+import functools
 import itertools
 import json
 import math
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from jaxprivrl import accounting
+from jaxprivrl import accounting, composition
 from jaxprivrl.accounting import CALIBRATIONS, MECHANISMS, Problem, calibrate, guarantee, noise_scale, sensitivity
 
+LAPLACE = composition.Law("laplace")
 RIVER = Problem(horizon=20, num_states=6, num_actions=2, num_episodes=20_000)
 GAUSSIAN = [name for name, mech in MECHANISMS.items() if mech.noise == "gaussian"]
 NOISY = [name for name, mech in MECHANISMS.items() if mech.noise != "none"]
@@ -170,7 +172,7 @@ def test_composed_laplace_is_far_below_its_pure_epsilon():
 @pytest.mark.parametrize("dp_delta", [1e-5, 1e-2])
 def test_one_laplace_coordinate_has_a_closed_form(loss, dp_delta):
     exact = max(loss + 2 * math.log1p(-dp_delta), 0.0)
-    found = accounting._epsilon_at("laplace", 1, loss, dp_delta)
+    found = composition.epsilon_at(LAPLACE, 1, loss, dp_delta)
     assert exact - 1e-9 <= found <= exact + 2e-3 * loss
     problem = Problem(1, 1, 1, 5, families=2)  # add_remove: two coordinates, local
     pair = guarantee("local_laplace", problem, 1 / loss, dp_deltas=(dp_delta,), neighbours="add_remove")
@@ -223,7 +225,51 @@ def test_randomized_response_is_exact(n, loss):
             k = sum(flips)
             p, q = keep ** (n - k) * (1 - keep) ** k, keep**k * (1 - keep) ** (n - k)
             delta += max(p - math.exp(epsilon) * q, 0.0)
-        assert accounting._randomized_response_delta(n, loss, epsilon) == pytest.approx(delta, rel=2e-6, abs=2e-12)
+        assert composition.randomized_response_delta(n, loss, epsilon) == pytest.approx(delta, rel=2e-6, abs=2e-12)
+
+
+@pytest.mark.parametrize("others", [0, 1, 3, 5])
+@pytest.mark.parametrize("ones", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("n, batch, loss", [(1, 6, 1.2), (2, 6, 0.8), (3, 4, 2.0)])
+def test_shuffled_bits_are_covered_by_the_sum_itself(n, batch, loss, ones, others):
+    """The exact delta of the sums of a batch's bits, whatever the others' true bits, lies below the accounted one."""
+    true = [round(ones * (batch - 1))] * n if others == 0 else [(others + i) % batch for i in range(n)]
+    flip = 1 / (1 + math.exp(loss))
+
+    def law(bit, k):
+        """Distribution of the sum of the reported bits: k of the others hold a one."""
+        pmf = np.array([flip, 1 - flip]) if bit else np.array([1 - flip, flip])
+        for i in range(batch - 1):
+            pmf = np.convolve(pmf, [flip, 1 - flip] if i < k else [1 - flip, flip])
+        return pmf
+
+    one, zero = (functools.reduce(np.multiply.outer, [law(bit, k) for k in true]) for bit in (1, 0))
+    for epsilon in (0.0, 0.2 * n * loss, 0.6 * n * loss):
+        exact = float(np.sum(np.maximum(one - math.exp(epsilon) * zero, 0.0)))
+        bound = composition.delta(composition.Law("bernoulli", batch), n, loss, epsilon)
+        alone = composition.delta(composition.Law("bernoulli"), n, loss, epsilon)
+        assert exact <= bound <= alone * (1 + 2e-2) + 1e-9
+
+
+def test_shuffling_amplifies_as_a_batch_grows():
+    """The loss that a bit may have grows with its batch, and each is used up: a little more breaks the target."""
+    losses = []
+    for batch in (1, 50, 2_500):
+        law = composition.Law("bernoulli", batch)
+        losses.append(composition.loss_for(law, 80, 1.0, 1e-5))
+        assert composition.delta(law, 80, losses[-1], 1.0) <= 1e-5
+        assert composition.delta(law, 80, 1.01 * losses[-1], 1.0) > 1e-5
+    assert losses[0] < 0.05 and losses[2] > 1 and sorted(losses) == losses
+
+
+def test_shuffled_noise_is_near_that_of_one_central_release():
+    """80 bits at (1, 1e-5): the sum of a batch carries 1.24 times the noise of one Gaussian release, L2^2 = 80."""
+    problem = RIVER._replace(families=2)
+    scale = noise_scale("shuffle_batched", problem, 1.0, dp_delta=1e-5)
+    flip = 1 / (1 + math.exp(1 / scale))
+    std = math.sqrt(2_500 * flip * (1 - flip)) / (1 - 2 * flip)
+    central = accounting.gaussian_multiplier(1.0, 1e-5) * math.sqrt(80)
+    assert std / central == pytest.approx(1.236, abs=0.01)
 
 
 def test_bits_agree_with_dp_accounting():
@@ -239,9 +285,9 @@ def test_bits_agree_with_dp_accounting():
 
 def test_the_closed_form_takes_over_without_a_jump(monkeypatch):
     n, loss = 2_000, 2e-5
-    grid = accounting._delta("laplace", n, loss, 1e-3)
-    monkeypatch.setattr(accounting, "_MIN_LOSS", 1e-3)
-    closed = accounting._delta("laplace", n, loss, 1e-3)
+    grid = composition.delta(LAPLACE, n, loss, 1e-3)
+    monkeypatch.setattr(composition, "_MIN_LOSS", 1e-3)
+    closed = composition.delta(LAPLACE, n, loss, 1e-3)
     assert grid * (1 - 1e-6) <= closed <= grid * (1 + 1e-3)
 
 
@@ -419,10 +465,11 @@ def test_registry_is_complete():
     central = {"central_laplace", "central_gaussian", "central_honaker", "central_blt", "central_toeplitz"}
     central |= {"central_batched"}
     local = {"local_laplace", "local_gaussian", "local_bernoulli", "local_sampled", "local_sampled_family"}
-    assert set(MECHANISMS) == {"exact"} | central | local
+    shuffle = {"shuffle_batched"}
+    assert set(MECHANISMS) == {"exact"} | central | local | shuffle
     for name, mech in MECHANISMS.items():
-        assert mech.trust == {"e": "none", "c": "JDP", "l": "LDP"}[name[0]]
-        assert (mech.target == "approximate") is (mech.noise == "gaussian")
+        assert mech.trust == {"e": "none", "c": "JDP", "l": "LDP", "s": "SDP"}[name[0]]
+        assert (mech.target == "approximate") is (mech.noise == "gaussian" or mech.trust == "SDP")
         assert set(mech.calibrations) <= set(CALIBRATIONS)
 
 

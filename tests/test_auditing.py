@@ -154,6 +154,22 @@ def test_noise_for_centred_costs_does_not_cover_costs_as_they_are():
     assert result.verdict == "violated" and result.epsilon_accounted == pytest.approx(4 / 3)
 
 
+def test_shuffled_bits():
+    """Batches of 8 users at (1, 0.01): consistent as released, and violated if the sums of a batch are shown early.
+
+    The control shows each report at once, as if there were no shuffler: the bits alone are far from (1, 0.01).
+    """
+    problem = SMALL._replace(num_episodes=64)
+    claim = {"dp_delta": DELTA, "position": 1, "samples": 50_000}
+    assert auditing.audit("shuffle_batched", problem, 1.0, **claim).verdict == "consistent"
+
+    def unshuffled(shape, parameters):
+        return PRIVATIZERS["shuffle_batched"](shape, parameters._replace(strategy=jnp.ones_like(parameters.strategy)))
+
+    early = auditing.audit("shuffle_batched", problem, 1.0, factory=unshuffled, **claim)
+    assert early.verdict == "violated" and early.epsilon_lower_bound > 1.5
+
+
 def test_warns_when_the_sample_has_no_power():
     """Two steps and three families move 12 cells: 2000 samples tell nothing, and say so."""
     result = auditing.audit("local_laplace", Problem(2, 2, 2, 2), 1.0, samples=2000, noise_multiplier=0.5)

@@ -29,9 +29,14 @@ CHECKED = (1, 2, 3, 7, 8, 21, 63, 64, 127, 130)
 ADDITIVE = (
     "central_gaussian", "central_honaker", "central_blt", "central_toeplitz", "central_batched", "local_gaussian",
 )  # fmt: skip
-REPORTS = ("local_bernoulli", "local_sampled", "local_sampled_family")
+REPORTS = ("local_bernoulli", "shuffle_batched", "local_sampled", "local_sampled_family")
 MECHANISMS = ADDITIVE + REPORTS
-SCALES = {"local_bernoulli": 1.5, "local_sampled": 0.7, "local_sampled_family": 0.7}  # others: 2
+SCALES = {
+    "local_bernoulli": 1.5,
+    "shuffle_batched": 1.5,
+    "local_sampled": 0.7,
+    "local_sampled_family": 0.7,
+}  # others: 2
 SHAPES = {
     "three_families": Shape(2, 2, 2, 2, 3, 255),
     "two_families": Shape(2, 2, 2, 2, 2, 255),
@@ -77,6 +82,8 @@ def problem_of(shape, num_episodes=EPISODES):
 
 def held(name):
     """Users in the release after each episode: all of them, or those up to the end of the last batch."""
+    if name == "shuffle_batched":
+        return np.arange(1, EPISODES + 1) // 16 * 16
     closes = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128]
     users = range(1, EPISODES + 1)
     return np.array([max(n for n in closes if n <= k) if name == "central_batched" else k for k in users])
@@ -85,8 +92,13 @@ def held(name):
 def true_sums(shape, name="exact"):
     """Exact counts in the releases of a mechanism, f64 `[episodes, H|1, S, A(, S)]`."""
     pooled = shape.num_stages == 1
-    sums = (np.cumsum(np.asarray(x, np.float64), 0)[held(name) - 1] for x in data(shape))
+    sums = (since_zero(x)[held(name)] for x in data(shape))
     return Counts(*(x.sum(1, keepdims=True) if pooled else x for x in sums))
+
+
+def since_zero(x):
+    """Running sums over the first axis, f64, with a row of zeros before the first."""
+    return np.cumsum(np.concatenate([np.zeros((1, *x.shape[1:])), np.asarray(x, np.float64)]), 0)
 
 
 @functools.cache
@@ -267,7 +279,7 @@ def exact_variance(name, shape, scale):
         shapes = (x.shape for x in true_sums(shape))
         return Counts(*(np.broadcast_to(np.float64(v) ** 2, s[::-1]).T for v, s in zip(std, shapes, strict=True)))
     x = Counts(*(np.asarray(v, np.float64) for v in data(shape)))
-    if name == "local_bernoulli":
+    if name in ("local_bernoulli", "shuffle_batched"):
         gain = math.tanh(0.5 / scale)
 
         def variance(x):
@@ -291,7 +303,7 @@ def exact_variance(name, shape, scale):
             return (W - 1) * x**2 + 2 * W * scale**2 * spread
 
         each = Counts(variance(x.visits, spread), variance(x.costs, 1), variance(x.transitions, 1))
-    return Counts(*(np.cumsum(v, 0) for v in each))
+    return Counts(*(since_zero(v)[held(name)] for v in each))
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -338,7 +350,7 @@ def test_released_error_is_the_row_of_its_bucket(name, time_varying):
             state = state._replace(num_episodes=jnp.int32(n - 1))
             _, release = alone(name, shape)(given, noise.key(n), state, episode(shape))
         for error, table in zip(release.error, calibration.precision, strict=True):
-            assert float(error) == table[precision.bucket(kind, n)]
+            assert float(error) == table[precision.bucket(kind, n, K)]
 
 
 # Without noise
@@ -350,7 +362,7 @@ def test_no_noise_releases_what_exact_releases(name, kind):
     shape = SHAPES[kind]
     mine, exact = (released(x, shape, 0.0) for x in (name, "exact"))
     for a, b in zip(mine.counts, exact.counts, strict=True):
-        np.testing.assert_array_equal(a, b[held(name) - 1])
+        np.testing.assert_array_equal(a, np.concatenate([np.zeros_like(b[:1]), b])[held(name)])
     np.testing.assert_array_equal(mine.num_episodes, held(name))
     for std in mine.std:
         np.testing.assert_array_equal(std, 0.0)
@@ -392,7 +404,7 @@ def test_state_is_as_small_as_advertised():
             assert numbers_per_counter("central_blt", top, num_episodes) == 4 + 1 + 2
             assert numbers_per_counter("central_batched", top, num_episodes) == 4 + 1 + 2 + 1
         assert numbers_per_counter("local_gaussian", top) == 1
-        assert numbers_per_counter("local_bernoulli", top) == 0
+        assert numbers_per_counter("local_bernoulli", top) == numbers_per_counter("shuffle_batched", top) == 0
         for name in ("local_sampled", "local_sampled_family"):
             assert numbers_per_counter(name, top) == 1 + 2 / 2  # two slots for one of the two stages
 
@@ -624,7 +636,7 @@ def test_errors_of_centred_costs_cover(name):
         assert missed >= tail_prob - LIMIT * math.sqrt(tail_prob / (SEEDS * 8))
 
 
-@pytest.mark.parametrize("name", ["local_bernoulli", "local_sampled", "local_sampled_family"])
+@pytest.mark.parametrize("name", REPORTS)
 def test_reports_have_no_centred_costs(name):
     with pytest.raises(ValueError, match="has no centred_costs"):
         accounting.calibrate(name, problem_of(CENTRED["pooled"]), 1.0)
@@ -641,9 +653,10 @@ def test_toeplitz_refuses_what_does_not_fit():
         PRIVATIZERS["central_toeplitz"](Shape(200, 300, 10, 200, 3, 2**16 - 1), given)
 
 
-def test_blt_without_a_strategy_says_where_to_get_one():
+@pytest.mark.parametrize("name", ["central_blt", "central_batched", "shuffle_batched"])
+def test_without_a_strategy_it_says_where_to_get_one(name):
     with pytest.raises(ValueError, match="host_strategy"):
-        PRIVATIZERS["central_blt"](SHAPES["pooled"], parameters("central_blt", 1.0)._replace(strategy=None))
+        PRIVATIZERS[name](SHAPES["pooled"], parameters(name, 1.0)._replace(strategy=None))
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -21,7 +21,7 @@ from jaxprivrl.privatizers.gaussian import (
     local_gaussian,
 )
 from jaxprivrl.privatizers.laplace import central_laplace, exact, local_laplace
-from jaxprivrl.privatizers.reports import local_bernoulli, local_sampled, local_sampled_family
+from jaxprivrl.privatizers.reports import local_bernoulli, local_sampled, local_sampled_family, shuffle_batched
 
 PRIVATIZERS: dict[str, PrivatizerFactory] = {
     "exact": exact,
@@ -36,6 +36,7 @@ PRIVATIZERS: dict[str, PrivatizerFactory] = {
     "local_bernoulli": local_bernoulli,
     "local_sampled": local_sampled,
     "local_sampled_family": local_sampled_family,
+    "shuffle_batched": shuffle_batched,
 }
 
 __all__ = [
@@ -62,4 +63,5 @@ __all__ = [
     "local_laplace",
     "local_sampled",
     "local_sampled_family",
+    "shuffle_batched",
 ]

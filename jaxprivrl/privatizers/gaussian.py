@@ -11,7 +11,7 @@ from scipy import optimize
 from jaxprivrl.mdp import Shape
 from jaxprivrl.privatizers.base import NoiseParameters, NoiseStream, Privatizer, additive, batched
 from jaxprivrl.privatizers.streams import blt_stream, honaker_stream, local_stream, tree_stream
-from jaxprivrl.strategies import blt_parameters, num_batches
+from jaxprivrl.strategies import blt_parameters, num_batches, shuffle_size
 
 Array = jax.Array
 
@@ -148,14 +148,17 @@ def host_strategy(privatizer: str, num_episodes: int) -> np.ndarray:
       num_episodes: K, which picks the rung of the ladder of tuned strategies.
 
     Returns:
-      f32[4, 4]; zeros except for `central_blt` and `central_batched`, where the rows are, by buffer: output scale s,
+      f32[4, 4]; zeros except for `shuffle_batched`, where the first number is the size of a batch, and for
+      `central_blt` and `central_batched`, where the rows are, by buffer: output scale s,
       1 - d, and the rates 1 - r and weights w of the noise coefficients b_t = 1 / (1 + sum s / (1 - d)) +
       sum_i w_i r_i^t. The first two are rounded so that the strategy is not larger than the one accounting uses.
 
     Privacy: a public function of sizes.
     """
+    numbers = np.zeros((4, _NUM_BUFFERS), np.float32)
     if privatizer not in ("central_blt", "central_batched"):
-        return np.zeros((4, _NUM_BUFFERS), np.float32)
+        numbers[0, 0] = shuffle_size(num_episodes) if privatizer == "shuffle_batched" else 0
+        return numbers
     releases = num_episodes if privatizer == "central_blt" else num_batches(num_episodes)
     decay, scale = (np.asarray(x, np.float64) for x in blt_parameters(releases))
     # After the first draw x_t = -scale . buffers and buffers <- (1 - M) buffers with M = diag(1 - d) + 1 scale^T.

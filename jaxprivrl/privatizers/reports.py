@@ -1,5 +1,6 @@
-"""Local mechanisms whose reports are not the counts plus noise: randomised bits, and one step out of H."""
+"""Mechanisms whose reports are not the counts plus noise: randomised bits, shuffled bits, one step out of H."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from jaxprivrl import noise
 from jaxprivrl.batching import add_to_rows, batch_last, keep_rows
 from jaxprivrl.mdp import Counts, Shape
 from jaxprivrl.privatizers.base import (
+    BatchTotals,
     NoiseParameters,
     Privatizer,
     PrivatizerState,
@@ -43,6 +45,59 @@ def local_bernoulli(shape: Shape, parameters: NoiseParameters) -> Privatizer:
       are 32-bit words compared with a threshold that is rounded towards the fair coin. Summing is post-processing.
     Reference: Chowdhury and Zhou, AAAI 2022, remark on Bernoulli noise; Warner 1965.
     """
+    randomise, release = _bits("local_bernoulli", shape, parameters)
+
+    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
+        n, totals = jnp.zeros((), jnp.int32), zero_totals(zero_counts)
+        return PrivatizerState(n, (), totals), release(totals, n, log_bucket(n))
+
+    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
+        n = state.num_episodes + 1
+        totals = accumulate(state.totals, randomise(key, counts))
+        return PrivatizerState(n, (), totals), release(totals, n, log_bucket(n))
+
+    return Privatizer(init, step)
+
+
+def shuffle_batched(shape: Shape, parameters: NoiseParameters) -> Privatizer:
+    """The bits of `local_bernoulli`, mixed by a shuffler over batches of K / 8 users: far fewer need to be flipped.
+
+    For each bit of each step the shuffler permutes the bits of a batch, so the agent learns their sum. The release
+    after n episodes is the debiased sum of the bits of the users in the batches that have closed, and stands until the
+    next one closes; a last, smaller batch is never released. `parameters.strategy` holds the size of a batch.
+
+    Privacy: (epsilon, dp_delta)-SDP: users trust the shuffler of their batch, not the agent. At each step and for each
+      family at most two bits of a user differ; the sum of a bit over the batch hides it among the coins that the
+      others tossed (see `composition`), and those of different bits are independent. A user is in one batch, which
+      alone depends on it; later users may react to its sums. Without the shuffler the reports are still LDP at
+      2 H families / scale, which is what `epsilon_pure` says.
+    Reference: Balle, Bell, Gascon and Nissim, CRYPTO 2019, for the privacy blanket; Chowdhury and Zhou, AAAI 2022, for
+      the bits. Batches and constants are our own: Bai et al. (arXiv:2411.11647) give no constants to follow.
+    """
+    if parameters.strategy is None:
+        raise ValueError("shuffle_batched has no batch. Pass NoiseParameters(strategy=host_strategy(name, K)).")
+    size = jnp.maximum(parameters.strategy[0, 0].astype(jnp.int32), 1)
+    randomise, release = _bits("shuffle_batched", shape, parameters)
+
+    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
+        n, totals = jnp.zeros((), jnp.int32), zero_totals(zero_counts)
+        return PrivatizerState(n, (), BatchTotals(totals, totals)), release(totals, n, n)
+
+    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
+        n = state.num_episodes + 1
+        now, closed = state.totals
+        now = accumulate(now, randomise(key, counts))
+        closed = jax.tree.map(lambda new, old: jnp.where(n % size == 0, new, old), now, closed)
+        batches = n // size
+        return PrivatizerState(n, (), BatchTotals(now, closed)), release(closed, batches * size, batches)
+
+    return Privatizer(init, step)
+
+
+def _bits(
+    name: str, shape: Shape, parameters: NoiseParameters
+) -> tuple[Callable[[Key, Counts], Counts], Callable[[Totals, Array, Array], Release]]:
+    """`randomise(key, counts)`: signs of the flipped bits; `release(totals, n, bucket)`: their debiased sums."""
     H, families, private = shape.horizon, shape.families, parameters.scale > 0
     threshold = bit_threshold(parameters.scale)
     bits = np.float32(H // shape.num_stages)  # of each counter in one report
@@ -51,30 +106,23 @@ def local_bernoulli(shape: Shape, parameters: NoiseParameters) -> Privatizer:
     unit_costs = jnp.where(private, 0.5 / gain, 0.0)
     unit_visits = unit * np.float32(np.sqrt(shape.num_states)) if families == 2 else unit
 
-    def release(totals: Totals, n: Array) -> Release:
-        half = 0.5 * bits * n.astype(jnp.float32)
-        noisy = jax.tree.map(lambda x: jnp.where(private, x * (0.5 / gain) + half, x), true_counts(totals))
-        root = jnp.sqrt(bits * n.astype(jnp.float32))
-        std = Counts(root * unit_visits, root * unit_costs, root * unit)
-        return make_release(shape, parameters, noisy, std, n, log_bucket(n))
-
-    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
-        n, totals = jnp.zeros((), jnp.int32), zero_totals(zero_counts)
-        return PrivatizerState(n, (), totals), release(totals, n)
-
-    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
-        _check_stages("local_bernoulli", shape, counts)
-        n = state.num_episodes + 1
+    def randomise(key: Key, counts: Counts) -> Counts:
+        _check_stages(name, shape, counts)
         counts = clip_costs(counts)
         words = draw_like(_words, key, tuple(counts[-families:]))
         signs = [_sign(word, x, threshold) for word, x in zip(words, counts[-families:], strict=True)]
         visits = signs[0] if families == 3 else jnp.zeros_like(counts.visits)
         reports = Counts(visits, signs[-2], signs[-1])
-        reports = jax.tree.map(lambda y, x: jnp.where(private, y, x), reports, counts)
-        totals = accumulate(state.totals, pool(shape, reports))
-        return PrivatizerState(n, (), totals), release(totals, n)
+        return pool(shape, jax.tree.map(lambda y, x: jnp.where(private, y, x), reports, counts))
 
-    return Privatizer(init, step)
+    def release(totals: Totals, n: Array, bucket: Array) -> Release:
+        half = 0.5 * bits * n.astype(jnp.float32)
+        noisy = jax.tree.map(lambda x: jnp.where(private, x * (0.5 / gain) + half, x), true_counts(totals))
+        root = jnp.sqrt(bits * n.astype(jnp.float32))
+        std = Counts(root * unit_visits, root * unit_costs, root * unit)
+        return make_release(shape, parameters, noisy, std, n, bucket)
+
+    return randomise, release
 
 
 def local_sampled(shape: Shape, parameters: NoiseParameters) -> Privatizer:

@@ -1,0 +1,178 @@
+"""What many noisy coordinates give together: delta of an epsilon, epsilon of a delta, and the loss that one may have.
+
+Host side (NumPy, SciPy, dp-accounting). A law is how the coordinates get their noise: Laplace noise, randomised bits,
+or bits that a shuffler mixes with those of a batch of users. Every number is rounded towards less privacy.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+_MAX_COORDINATES = 30_000  # beyond it the composition is bounded in closed form
+_MIN_LOSS = 1e-6  # per coordinate; below it a discretised loss distribution loses digits
+_MAX_LOSS = 200.0  # beyond it its exponentials overflow
+_MAX_SHUFFLED_LOSS = 30.0  # beyond it nobody tosses a coin, and a shuffler hides nothing
+_ROUND_OFF = 1e-12  # added to every delta that comes out of an FFT
+
+
+class Law(NamedTuple):
+    """How coordinates get their noise.
+
+    Attributes:
+      noise: "laplace" (loss = shift / scale) or "bernoulli" (loss = ln((1 - flip) / flip)).
+      batch: users whose bits a shuffler mixes before anyone sees them; 1 for none.
+    """
+
+    noise: str
+    batch: int = 1
+
+
+def _largest(keeps: Callable[[float], bool], low: float, tolerance: float) -> float:
+    """Largest x with keeps(x), rounded down, from a `low` that keeps; what is returned was tested or is `low`."""
+    high = 2.0 * low
+    while keeps(high):
+        low, high = high, 2.0 * high
+    while high - low > tolerance * low:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
+
+
+def _smallest(keeps: Callable[[float], bool], high: float) -> float:
+    """Smallest x >= 0 with keeps(x), rounded up, from a `high` that keeps."""
+    if keeps(0.0):
+        return 0.0
+    low = 0.0
+    while high - low > 1e-11 * high:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if keeps(middle) else (middle, high)
+    return high
+
+
+def randomized_response_delta(n: int, loss: float, epsilon: float) -> float:
+    """delta(epsilon) of n randomised responses of `loss` each, exact; an upper bound for any n mechanisms of that loss.
+
+    Reference: Kairouz, Oh and Viswanath, ICML 2015: randomised response is the worst of all loss-DP mechanisms.
+    """
+    flip = float(special.expit(-loss))
+    centre, width = n * flip, 40.0 * math.sqrt(n * flip) + 40.0
+    j = np.arange(max(0, math.floor(centre - width)), min(n, math.ceil(centre + width)) + 1)
+    log_pmf = special.gammaln(n + 1) - special.gammaln(j + 1) - special.gammaln(n - j + 1)
+    log_pmf += special.xlogy(j, flip) + special.xlog1py(n - j, -flip)
+    gap = np.minimum(epsilon - loss * (n - 2.0 * j), 0.0)
+    return float(np.sum(np.exp(log_pmf) * -np.expm1(gap))) * (1 + 1e-6) + _ROUND_OFF
+
+
+@functools.lru_cache(maxsize=4)
+def _laplace_pld(n: int, loss: float) -> Any:
+    """Pessimistic privacy loss distribution of n Laplace coordinates, on a grid of a tenth of one's loss or finer."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    parts = max(10, min(math.ceil(20 * loss), 4096, 2**18 // n))
+    pld = privacy_loss_distribution.from_laplace_mechanism(1 / loss, value_discretization_interval=loss / parts)
+    return pld.self_compose(n)
+
+
+def _binomial(m: int, c: np.ndarray) -> np.ndarray:
+    """P(c of m fair coins show heads); 0 outside 0..m."""
+    inside = (c >= 0) & (c <= m)
+    x = np.where(inside, c, 0)
+    log_pmf = special.gammaln(m + 1) - special.gammaln(x + 1) - special.gammaln(m - x + 1) - m * math.log(2)
+    return np.where(inside, np.exp(log_pmf), 0.0)
+
+
+@functools.lru_cache(maxsize=4)
+def _shuffled_pld(batch: int, n: int, loss: float) -> Any:
+    """Pessimistic privacy loss distribution of n sums of shuffled bits, each over the users of a batch.
+
+    A bit flipped with probability p is a fair coin with probability 2p, else the truth. Whoever sees the sum of a batch
+    is told more: who tossed a coin among the others, m of them, and the truth of the rest. What is left is
+      Binomial(m, 1/2) + Bernoulli(1 - p)  against  Binomial(m, 1/2) + Bernoulli(p),   m ~ Binomial(batch - 1, 2p)
+    and the coins of different bits are independent. Fewer coins hide less (the missing ones could be added afterwards),
+    so each m is rounded down to one of a few; what lies beyond 7 standard deviations counts as no coin at all.
+    Reference: Balle, Bell, Gascon and Nissim, CRYPTO 2019, for the privacy blanket.
+    """
+    from dp_accounting.pld import privacy_loss_distribution
+
+    p, others = float(special.expit(-loss)), batch - 1
+    mean, spread = 2 * p * others, math.sqrt(2 * p * (1 - 2 * p) * others)
+    grid = np.append(0, np.clip(np.floor(np.linspace(mean - 7 * spread, mean + 7 * spread, 49)), 0, others))
+    coins = np.unique(grid.astype(np.int64))
+    below = np.append(np.where(coins > 0, special.bdtr(np.maximum(coins - 1, 0), others, 2 * p), 0.0), 1.0)
+    lower: dict[Any, float] = {}
+    upper: dict[Any, float] = {}
+    for m, weight in zip(coins.tolist(), np.diff(below).tolist(), strict=True):
+        half_width = 5 * math.sqrt(m) + 20
+        c = np.arange(max(0, math.floor(m / 2 - half_width)), min(m + 1, math.ceil(m / 2 + half_width)) + 1)
+        more, same = weight * _binomial(m, c - 1), weight * _binomial(m, c)
+        one, zero = (1 - p) * more + p * same, p * more + (1 - p) * same
+        kept = (one > 0) & (zero > 0)
+        keys = [(m, x) for x in c[kept].tolist()]
+        upper.update(zip(keys, np.log(one[kept]).tolist(), strict=True))
+        lower.update(zip(keys, np.log(zero[kept]).tolist(), strict=True))
+    upper["rest"] = math.log(max(1 - math.fsum(map(math.exp, upper.values())), 0.0) + 1e-15)  # unlimited loss
+    typical = min(loss, 2 * (1 - 2 * p) / math.sqrt(max(mean, 1.0)))
+    interval = min(max(0.01 * typical / math.sqrt(n), loss / 200_000), loss / 10)
+    pld = privacy_loss_distribution.from_two_probability_mass_functions(
+        lower, upper, value_discretization_interval=interval
+    )
+    return pld.self_compose(n)
+
+
+def delta(law: Law, n: int, loss: float, epsilon: float) -> float:
+    """Upper bound on delta(epsilon) of n coordinates of pure loss `loss` each; 0 from the pure epsilon n loss on."""
+    if epsilon >= n * loss:
+        return 0.0
+    if law.batch > 1 and loss <= _MAX_SHUFFLED_LOSS:
+        return float(_shuffled_pld(law.batch, n, loss).get_delta_for_epsilon(epsilon)) + _ROUND_OFF
+    if law.noise == "bernoulli" or n > _MAX_COORDINATES or not _MIN_LOSS <= loss <= _MAX_LOSS:
+        return randomized_response_delta(n, loss, epsilon)
+    return float(_laplace_pld(n, loss).get_delta_for_epsilon(epsilon)) + _ROUND_OFF
+
+
+@functools.lru_cache(maxsize=4096)
+def epsilon_at(law: Law, n: int, loss: float, dp_delta: float) -> float:
+    """Smallest epsilon with delta(epsilon) <= dp_delta, rounded up; never above the pure epsilon n loss."""
+    return _smallest(lambda epsilon: delta(law, n, loss, epsilon) <= dp_delta, n * loss)
+
+
+@functools.lru_cache(maxsize=4096)
+def loss_for(law: Law, n: int, epsilon: float, dp_delta: float) -> float:
+    """Largest loss of one of n coordinates that keeps (epsilon, dp_delta), rounded down; at least epsilon / n."""
+    target = epsilon * (1 - 1e-9)
+    if law.batch > 1:  # shuffling only helps
+        alone = loss_for(law._replace(batch=1), n, epsilon, dp_delta)
+        return _largest(lambda loss: delta(law, n, loss, target) <= dp_delta, alone, 1e-5)
+    return _largest(lambda loss: delta(law, n, loss, target) <= dp_delta, target / n, 1e-6)
+
+
+def gaussian_delta(shift: float, epsilon: float) -> float:
+    """delta(epsilon) of N(0, 1) against N(shift, 1), exact and without cancellation.
+
+    delta = Phi(shift/2 - epsilon/shift) - e^epsilon Phi(-shift/2 - epsilon/shift)
+    Reference: Balle and Wang, ICML 2018, Theorem 8.
+    """
+    y, x = shift / 2 - epsilon / shift, shift / 2 + epsilon / shift  # e^epsilon phi(x) = phi(y)
+    second = 0.5 * special.erfcx(x / math.sqrt(2))
+    if y > 0:
+        return float(special.ndtr(y) - math.exp(-y * y / 2) * second)
+    return math.exp(-y * y / 2) * float(0.5 * special.erfcx(-y / math.sqrt(2)) - second)
+
+
+@functools.lru_cache(maxsize=4096)
+def gaussian_multiplier(epsilon: float, dp_delta: float) -> float:
+    """z with sigma = z * L2 sensitivity for (epsilon, dp_delta), rounded up: the analytic Gaussian mechanism."""
+    target, log_inverse = epsilon * (1 - 1e-9), -math.log(dp_delta)
+    shift = math.sqrt(2) * target / (math.sqrt(log_inverse + target) + math.sqrt(log_inverse))  # keeps it (zCDP)
+    return 1.0 / _largest(lambda mu: gaussian_delta(mu, target) <= dp_delta, shift, 1e-12)
+
+
+@functools.lru_cache(maxsize=4096)
+def gaussian_epsilon(shift: float, dp_delta: float) -> float:
+    """Smallest epsilon with gaussian_delta(shift, epsilon) <= dp_delta, rounded up; shift = L2 sensitivity / sigma."""
+    enough = shift * shift / 2 + shift * math.sqrt(-2 * math.log(dp_delta))
+    return _smallest(lambda epsilon: gaussian_delta(shift, epsilon) <= dp_delta, enough)
