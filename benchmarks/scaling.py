@@ -23,7 +23,7 @@ AXES: dict[str, tuple[int, ...]] = {
     "seeds": (4, 8, 16, 32, 64, 128),
     "epsilons": (1, 2, 4, 8, 16),
 }
-THEORY = {"states": "2 (counters grow as S^2)", "actions": "1", "horizon": "1", "episodes": "0",
+THEORY = {"states": "2 (counters grow as S^2)", "counters": "1", "actions": "1", "horizon": "1", "episodes": "0",
           "seeds": "0 per run, once lanes are full", "epsilons": "below 0 per run: noise is shared"}  # fmt: skip
 
 
@@ -68,6 +68,7 @@ def cost(axis: str, value: int, privatizer: str, budget: float) -> dict[str, Any
         "axis": axis,
         "value": value,
         "privatizer": privatizer,
+        "counters": math.prod(mdp.shape) * (mdp.shape[1] + 2),
         "us_per_episode_run_cpu": best * 1e6 / runs,
         "state_bytes_per_run": sweep.state_bytes(plan),
         "compile_seconds": compile_seconds,
@@ -75,12 +76,16 @@ def cost(axis: str, value: int, privatizer: str, budget: float) -> dict[str, Any
 
 
 def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Least-squares exponent of cost in each axis, over its upper half where fixed costs are past."""
+    """Least-squares exponent of cost in each axis, over its upper half where fixed costs are past.
+
+    The axis of states gives the exponent in the number of counters too, over all of it.
+    """
     fits = []
+    rows = rows + [r | {"axis": "counters", "value": r["counters"]} for r in rows if r["axis"] == "states"]
     for axis in dict.fromkeys(r["axis"] for r in rows):
         for privatizer in dict.fromkeys(r["privatizer"] for r in rows):
             mine = [r for r in rows if r["axis"] == axis and r["privatizer"] == privatizer]
-            upper = mine[-max(2, len(mine) // 2 + 1) :]
+            upper = mine if axis == "counters" else mine[-max(2, len(mine) // 2 + 1) :]
             x, y = np.log([r["value"] for r in upper]), np.log([r["us_per_episode_run_cpu"] for r in upper])
             fits.append({"axis": axis, "privatizer": privatizer, "exponent": float(np.polyfit(x, y, 1)[0]),
                          "expected": THEORY[axis]})  # fmt: skip

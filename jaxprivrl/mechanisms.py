@@ -124,8 +124,9 @@ def figure(errors: Sequence[MechanismError], problem: Problem, *paths: Path) -> 
         colour = plotting.COLOURS[i % len(plotting.COLOURS)]
         dash = plotting.DASHES[i // len(plotting.COLOURS)]
         label = f"{e.name}: {e.calibration.guarantee.label}"
-        ax.plot(e.episodes, e.predicted["transitions"], color=colour, linestyle=dash, label=label)
-        ax.plot(e.episodes, e.measured["transitions"], ".", color=colour, markersize=5)
+        released = e.predicted["transitions"] > 0  # nothing has been released before a first batch closes
+        ax.plot(e.episodes[released], e.predicted["transitions"][released], color=colour, linestyle=dash, label=label)
+        ax.plot(e.episodes[released], e.measured["transitions"][released], ".", color=colour, markersize=5)
     ks = errors[0].episodes
     largest = ks * (problem.horizon if problem.homogeneous else 1)
     ax.plot(ks, largest, color="0.6", linewidth=1, zorder=0, label="largest possible count")
