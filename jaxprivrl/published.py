@@ -132,17 +132,17 @@ def published_ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
     def step(key: Key, summed: Array, release: Any) -> tuple[Array, Policy]:
         summed, model = plan(shape, key, summed, release, hyper.bonus_scale)
 
-        def backward(carry: tuple[Array, Array], h: Array, model: Model) -> tuple[tuple[Array, Array], Policy]:
+        def backward(carry: tuple[Array, Array], h: Array, model: Model) -> tuple[tuple[Array, Array], Array]:
             # Rows of phat may sum to far more than one, so V can outgrow float32. The greedy action does not depend
             # on a positive factor: V / unit is carried, and unit shrinks by a power of two when V is huge.
             scaled, unit = carry
             q = unit * immediate(shape, model, h) + jnp.sum(model.transitions * scaled[None, None, :], -1)
             scaled = jnp.max(q, -1)
             shrink = jnp.where(jnp.max(jnp.abs(scaled)) > _HUGE, 1.0 / _HUGE, 1.0)
-            return (scaled * shrink, unit * shrink), greedy(-q, jnp.zeros(S))
+            return (scaled * shrink, unit * shrink), -q
 
         start = (jnp.zeros(S), jnp.ones(()))
-        return summed, stage_scan(backward, start, model, H, reverse=True)[1]
+        return summed, greedy(stage_scan(backward, start, model, H, reverse=True)[1], jnp.zeros((H, S)))
 
     return Learner(init=lambda: jnp.zeros(S + 2), step=step)
 

@@ -120,7 +120,8 @@ def table(variant: str, curves: Sequence[Curve]) -> list[dict[str, Any]]:
     for c in curves:
         K = int(c.episode[-1])
         found = public.get((c.panel, c.model, None if c.model == "none" else c.epsilon), {}).get(K)
-        tenth = (c.regret[:, -1] - c.regret[:, c.episode == 9 * K // 10][:, 0]) / (K - 9 * K // 10)
+        before = c.regret[:, c.episode == 9 * K // 10].sum(1)  # nothing if K = 1
+        tenth = (c.regret[:, -1] - before) / (K - 9 * K // 10)
         rows.append(
             {
                 "variant": variant,

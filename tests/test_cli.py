@@ -472,6 +472,11 @@ def test_reproduce_small(run, tmp_path):
     assert out.count("non-private < JDP < LDP") >= 4, "the verdict on the order of regrets, by panel and epsilon"
 
 
+def test_reproduce_of_one_episode(run):
+    code, out, _ = run("reproduce", "--variant", "code", "--episodes", 1, "--seeds", 2, "--out", "figure")
+    assert code == 0 and "claim" in out
+
+
 def test_bad_reproduce_writes_nothing(run, tmp_path):
     check_refused(run("reproduce", "--variant", "papr", "--out", "f"), "Did you mean 'paper'?")
     check_refused(run("reproduce", "--episodes", 0, "--out", "f"), "episodes=0 >= 1")

@@ -44,5 +44,5 @@ def run(argv: list[str]) -> int:
         print(f"jaxprivrl: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("jaxprivrl: interrupted; nothing was written.", file=sys.stderr)
+        print("jaxprivrl: interrupted; what was unfinished is not written.", file=sys.stderr)
         return 130
