@@ -94,8 +94,6 @@ def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def figure(rows: list[dict[str, Any]], path: Path) -> None:
     """One log-log panel per axis."""
-    from matplotlib.ticker import LogLocator
-
     from jaxprivrl import plotting
 
     axes_names = list(dict.fromkeys(r["axis"] for r in rows))
@@ -112,9 +110,7 @@ def figure(rows: list[dict[str, Any]], path: Path) -> None:
         ticks = sorted({r["value"] for r in rows if r["axis"] == name})
         ax.set_xticks(ticks, [f"{t:,}" for t in ticks])  # the measured values; matplotlib's own labels overlap
         ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.yaxis.set_major_formatter("{x:g}")
-        ax.yaxis.set_minor_formatter("")
+        plotting.plain_logs(ax.yaxis)
         ax.grid(alpha=0.25, which="both")
         ax.legend(frameon=False, fontsize=7)
     plotting.save(fig, path)

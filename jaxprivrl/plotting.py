@@ -34,6 +34,15 @@ def save(figure: Any, *paths: str | Path) -> None:
     plt.close(figure)
 
 
+def plain_logs(axis: Any) -> None:
+    """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, written as plain numbers."""
+    from matplotlib.ticker import LogLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter("")
+
+
 def band(axes: "Axes", episode: Any, values: Any, **style: Any) -> None:
     """Mean over the rows of [seed, episode] with a band of one standard deviation (ddof 1)."""
     values = np.asarray(values)
