@@ -161,7 +161,10 @@ def noise_scale(
 
 
 def _number(value: float) -> str:
-    """Four digits, for people: 0.07021, 1e-5, inf."""
+    """Four digits, for people: 0.07021, 1e-5, inf; rounded up, as an epsilon must not look smaller than it is."""
+    if math.isfinite(value) and value > 0:
+        unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+        value = math.ceil(value / unit * (1 - 1e-9)) * unit
     return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")
 
 

@@ -346,7 +346,7 @@ def _released(
 
     def step(state: Any, now: tuple[Key, Counts]) -> tuple[Any, Array]:
         state, release = privatizer.step(now[0], state, now[1])
-        noisy = encode(shape, release.counts)  # as they got their noise: decoding mixes costs with visits
+        noisy = encode(shape, release.counts)  # as they got their noise: a Release has the visits' half added back
         seen = [x.reshape(-1)[np.array(c, int)] for x, c in zip(noisy, cells, strict=True) if c]
         return state, jnp.concatenate(seen)
 

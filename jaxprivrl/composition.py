@@ -96,31 +96,47 @@ def _shuffled_pld(batch: int, n: int, loss: float) -> Any:
     so each m is rounded down to one of a few; what lies beyond 7 standard deviations counts as no coin at all.
     Reference: Balle, Bell, Gascon and Nissim, CRYPTO 2019, for the privacy blanket.
     """
-    from dp_accounting.pld import privacy_loss_distribution
-
     p, others = float(special.expit(-loss)), batch - 1
     mean, spread = 2 * p * others, math.sqrt(2 * p * (1 - 2 * p) * others)
     grid = np.append(0, np.clip(np.floor(np.linspace(mean - 7 * spread, mean + 7 * spread, 49)), 0, others))
     coins = np.unique(grid.astype(np.int64))
     below = np.append(np.where(coins > 0, special.bdtr(np.maximum(coins - 1, 0), others, 2 * p), 0.0), 1.0)
-    lower: dict[Any, float] = {}
-    upper: dict[Any, float] = {}
+    losses, masses = [], []
     for m, weight in zip(coins.tolist(), np.diff(below).tolist(), strict=True):
         half_width = 5 * math.sqrt(m) + 20
         c = np.arange(max(0, math.floor(m / 2 - half_width)), min(m + 1, math.ceil(m / 2 + half_width)) + 1)
         more, same = weight * _binomial(m, c - 1), weight * _binomial(m, c)
         one, zero = (1 - p) * more + p * same, p * more + (1 - p) * same
         kept = (one > 0) & (zero > 0)
-        keys = [(m, x) for x in c[kept].tolist()]
-        upper.update(zip(keys, np.log(one[kept]).tolist(), strict=True))
-        lower.update(zip(keys, np.log(zero[kept]).tolist(), strict=True))
-    upper["rest"] = math.log(max(1 - math.fsum(map(math.exp, upper.values())), 0.0) + 1e-15)  # unlimited loss
+        losses.append(np.log(one[kept] / zero[kept]))
+        masses.append(one[kept])
     typical = min(loss, 2 * (1 - 2 * p) / math.sqrt(max(mean, 1.0)))
-    interval = min(max(0.01 * typical / math.sqrt(n), loss / 200_000), loss / 10)
-    pld = privacy_loss_distribution.from_two_probability_mass_functions(
-        lower, upper, value_discretization_interval=interval
+    interval = min(max(0.02 * typical, loss / 200_000), loss / 10)
+    return _pld_on_grid(np.concatenate(losses), np.concatenate(masses), interval).self_compose(n)
+
+
+def _pld_on_grid(losses: np.ndarray, masses: np.ndarray, interval: float) -> Any:
+    """Privacy loss distribution of a pair of laws P, Q that swap roles, on multiples of `interval`.
+
+    An outcome of P-mass x and loss l = ln(P/Q) becomes two, at the multiples below and above l, with the same P-mass
+    and the same Q-mass in all: joining them again gives the outcome back, so the pair that is left hides no more than
+    the one it stands for, and exceeds it in second order of the interval alone. The mass that is missing in P is
+    counted as an unlimited loss.
+    Reference: Doroshenko, Ghazi, Kamath, Kumar and Manurangsi, PETS 2022 ("connect the dots").
+    """
+    from dp_accounting.pld import privacy_loss_distribution
+
+    index = np.floor(losses / interval)
+    above = masses * np.clip(np.expm1(index * interval - losses) / math.expm1(-interval), 0.0, 1.0)
+    first = int(index.min())
+    place = (index - first).astype(np.int64)
+    mass = np.bincount(place, masses - above, place.max() + 2) + np.bincount(place + 1, above, place.max() + 2)
+    used = np.flatnonzero(mass)
+    rounded = dict(zip((used + first).tolist(), mass[used].tolist(), strict=True))
+    missing = max(1 - math.fsum(masses.tolist()), 0.0) + 1e-15
+    return privacy_loss_distribution.PrivacyLossDistribution.create_from_rounded_probability(
+        rounded, missing, interval, symmetric=True
     )
-    return pld.self_compose(n)
 
 
 def delta(law: Law, n: int, loss: float, epsilon: float) -> float:

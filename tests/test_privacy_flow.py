@@ -12,7 +12,7 @@ import pytest
 from jaxprivrl import mdp, noise, simulation, sweep
 from jaxprivrl.learners import LEARNERS, Learner
 from jaxprivrl.mdp import Counts
-from jaxprivrl.privatizers import PRIVATIZERS, PrivatizerState, Release, Totals
+from jaxprivrl.privatizers import PRIVATIZERS, NoiseParameters, PrivatizerState, Release, Totals, base, reports, streams
 
 EPISODES = 3
 SMALL = mdp.make(np.array([[[0.2, 0.8], [0.5, 0.1]]]), np.full((1, 2, 2, 2), 0.5), horizon=2)
@@ -143,3 +143,78 @@ def test_a_key_used_in_every_episode_is_noticed(monkeypatch):
     )
     with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
         simulation.simulate(noise.key(0), SMALL, *pair, plan.shape, EPISODES)
+
+
+# Sums before the noise
+
+
+def tree_moves(values):
+    """L1 distance, over all nodes of a binary tree, of what two streams of running sums f64[K, cells] put in them."""
+    moved = np.concatenate([np.zeros_like(values[0][:1]), values[1] - values[0]])
+    K = len(moved) - 1
+    return sum(np.abs(np.diff(moved[:: 2**j], axis=0)).sum() for j in range(K.bit_length()))
+
+
+def test_cost_sums_are_exact_before_they_get_noise():
+    """One user replaced moves the nodes of a tree by what accounting says, at costs that float32 sums would round.
+
+    The control is the sum rounded to float32: its error changes at every later episode, and all nodes move.
+    """
+    K = 200_000
+    rng = np.random.default_rng(3)
+    costs, actions = rng.uniform(0.8, 1.0, K).astype(np.float32), rng.integers(0, 2, K)
+    costs[0] = 1 - 2**-8.5
+
+    def run(first_action):
+        played = jnp.asarray(np.append(first_action, actions[1:]))
+
+        def body(totals, now):
+            a, c = now
+            visits = (jnp.arange(2) == a).astype(jnp.float32)[None, None]
+            totals = base.add_episode(totals, Counts(visits, c * visits, visits[..., None]))
+            high, low = base.exact_parts(totals)
+            return totals, (high.costs[0, 0], low.costs[0, 0])
+
+        start = base.zero_totals(Counts(jnp.zeros((1, 1, 2)), jnp.zeros((1, 1, 2)), jnp.zeros((1, 1, 2, 1))))
+        return [np.asarray(x, np.float64) for x in jax.jit(lambda: jax.lax.scan(body, start, (played, costs))[1])()]
+
+    runs = [run(a) for a in (0, 1)]
+    accounted = 2 * K.bit_length()  # two cells, one node on each level, by at most 1
+    assert tree_moves([high + low for high, low in runs]) <= accounted
+    assert tree_moves([high for high, _ in runs]) > 2 * accounted
+
+
+@pytest.mark.parametrize("n", [0, 1, 4095, 4096, 2**24 + 1, 2**31 - 1])
+def test_large_counts_are_exact_before_they_get_noise(n):
+    one = jnp.full((1, 1, 1), n, jnp.int32)
+    high, low = base.exact_parts(Totals(one, jnp.zeros((1, 1, 1)), jnp.zeros((1, 1, 1)), one[..., None]))
+    for a, b in ((high.visits, low.visits), (high.transitions, low.transitions)):
+        assert float(np.float64(a).item()) + float(np.float64(b).item()) == n
+
+
+@pytest.mark.parametrize("name", ["local_laplace", "local_gaussian", "local_sampled", "local_sampled_family"])
+@pytest.mark.parametrize("families", [2, 3])
+def test_noise_meets_the_exact_sums(name, families, monkeypatch):
+    """Noise that cancels all of a count but its last bits leaves just these, which float32 sums have rounded away."""
+    H, scale, rest = 2, 0.5, 2.0**-6
+    shape = mdp.Shape(H, 2, 2, H, families, 255)
+    for module in (streams, reports):
+        monkeypatch.setattr(module, "draw_like", lambda sample, key, tree: jax.tree.map(jnp.zeros_like, tree))
+    table = jnp.zeros(257)
+    parameters = NoiseParameters(jnp.float32(scale), Counts(table, table, table), jnp.zeros((4, 4)))
+    privatizer = PRIVATIZERS[name](shape, parameters)
+    state, _ = privatizer.init(shape.zero_counts())
+    noises = jax.tree.map(jnp.zeros_like, state.noise)
+    large = Counts(2.0**24, 2.0**17, 2.0**24)
+    unit = tuple(jnp.full_like(x, -y / scale) for x, y in zip(shape.zero_counts(), large, strict=True))[-families:]
+    noises = (noises[0], unit) if "sampled" in name else unit
+    zero = state.totals
+    totals = Totals(
+        zero.visits + (2**24 + 1), zero.costs + large.costs, zero.costs - rest, zero.transitions + (2**24 + 1)
+    )
+    assert np.all(np.asarray(base.true_counts(totals).costs + scale * unit[-2]) == 0)  # the control: all is lost
+    _, release = privatizer.step(noise.key(0), state._replace(noise=noises, totals=totals), shape.zero_counts())
+    weight = {"local_sampled": H, "local_sampled_family": H * families}.get(name, 1)
+    assert np.all(np.asarray(release.counts.transitions) == weight)
+    assert np.all(np.asarray(release.counts.costs) == weight * rest)
+    assert np.all(np.asarray(release.counts.visits) == weight * (1 if families == 3 else 2))

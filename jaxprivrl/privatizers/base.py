@@ -196,17 +196,22 @@ def _batch_exponent(n: Array) -> Array:
 def noisy_release(
     shape: Shape, parameters: NoiseParameters, totals: Totals, unit: Any, unit_std: Array, n: Array, bucket: Array
 ) -> Release:
-    """The Release of exact totals of n episodes and noise at unit scale, None for none yet."""
+    """The Release of exact totals of n episodes and noise at unit scale, None for none yet.
+
+    Centred costs C - N/2 get half the noisy visits back at once, as C + noise of the costs + half that of the visits.
+    """
     scale, families = parameters.scale, shape.families
-    visits, costs, transitions = encode(shape, true_counts(totals))
-    if unit is not None:
-        if families == 3:
-            visits = visits + scale * unit[0]
-        costs, transitions = costs + scale * unit[-2], transitions + scale * unit[-1]
+    if unit is None:
+        noisy = true_counts(totals)
+    else:
+        visits, costs, transitions = (scale * x for x in of_three_families(unit, totals))
+        if shape.centred_costs:
+            costs = costs + 0.5 * (visits if families == 3 else jnp.sum(transitions, -1))
+        noisy = add_noise(totals, Counts(visits, costs, transitions))
     std, spread = scale * unit_std, shape.num_states if families == 2 else 1
     std_costs = std * np.float32(np.sqrt(1 + spread / 4)) if shape.centred_costs else std
     stds = Counts(std * np.float32(np.sqrt(spread)), std_costs, std)
-    return make_release(shape, parameters, Counts(visits, costs, transitions), stds, n, bucket)
+    return make_release(shape, parameters, noisy, stds, n, bucket)
 
 
 def encode(shape: Shape, counts: Counts) -> Counts:
@@ -214,19 +219,14 @@ def encode(shape: Shape, counts: Counts) -> Counts:
     return counts._replace(costs=counts.costs - 0.5 * counts.visits) if shape.centred_costs else counts
 
 
-def decode(shape: Shape, counts: Counts) -> Counts:
-    """Inverse of `encode`, for noisy counts too: what a learner sees."""
-    return counts._replace(costs=counts.costs + 0.5 * counts.visits) if shape.centred_costs else counts
-
-
 def make_release(
     shape: Shape, parameters: NoiseParameters, noisy: Counts, std: Counts, n: Array, bucket: Array
 ) -> Release:
-    """The Release of n episodes: derives visits if two families are released, decodes costs, looks the errors up."""
+    """The Release of n episodes: derives visits if two families are released, and looks the errors up."""
     if shape.families == 2:
         noisy = noisy._replace(visits=jnp.sum(noisy.transitions, -1))
     error = jax.tree.map(lambda table: jax.lax.dynamic_index_in_dim(table, bucket, keepdims=False), parameters.error)
-    return Release(decode(shape, noisy), std, error, n)
+    return Release(noisy, std, error, n)
 
 
 def pool(shape: Shape, counts: Counts) -> Counts:
@@ -267,6 +267,35 @@ def accumulate(totals: Totals, counts: Counts) -> Totals:
     )
 
 
+def of_three_families(unit: Any, totals: Totals) -> Counts:
+    """Noise of the released families as Counts, with zeros for visits that are not released but derived."""
+    return Counts(*unit) if len(unit) == 3 else Counts(jnp.zeros_like(totals.costs), *unit)
+
+
+def add_noise(totals: Totals, noise: Counts) -> Counts:
+    """Exact totals plus noise, f32: the noise goes to the small part of each count, before anything is rounded.
+
+    Privacy: sums rounded to float32 and then given noise would move by a unit of rounding in every later release of
+      a run, far more in all than the one user who was replaced. What is rounded after the noise is the noise's own
+      float32 grid, as everywhere.
+    """
+    return jax.tree.map(lambda high, low, z: high + (low + z), *exact_parts(totals), noise)
+
+
+def exact_parts(totals: Totals) -> tuple[Counts, Counts]:
+    """(high, low), f32 both, whose sum is exact, for costs to 2^-24 per user.
+
+    The low part is an integer below 4096, or the rounding error of a sum of costs.
+    """
+
+    def split(x: Array) -> tuple[Array, Array]:
+        low = x & 0xFFF
+        return (x - low).astype(jnp.float32), low.astype(jnp.float32)
+
+    (visits, low_visits), (transitions, low_transitions) = split(totals.visits), split(totals.transitions)
+    return Counts(visits, totals.costs, transitions), Counts(low_visits, -totals.cost_residue, low_transitions)
+
+
 def true_counts(totals: Totals) -> Counts:
-    """The exact counts as f32."""
+    """The exact counts, rounded to f32."""
     return Counts(totals.visits.astype(jnp.float32), totals.costs, totals.transitions.astype(jnp.float32))

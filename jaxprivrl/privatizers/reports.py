@@ -18,8 +18,10 @@ from jaxprivrl.privatizers.base import (
     Release,
     Totals,
     accumulate,
+    add_noise,
     clip_costs,
     make_release,
+    of_three_families,
     pool,
     true_counts,
     zero_totals,
@@ -171,10 +173,8 @@ def _sampled(name: str, shape: Shape, parameters: NoiseParameters, parts: int) -
     spread = np.float32(shape.num_states if families == 2 else 1)
 
     def release(totals: Totals, unit: Any, n: Array) -> Release:
-        visits, costs, transitions = (weight * x for x in true_counts(totals))
-        if families == 3:
-            visits = visits + (W * scale) * unit[0]
-        noisy = Counts(visits, costs + (W * scale) * unit[-2], transitions + (W * scale) * unit[-1])
+        noisy = add_noise(totals, jax.tree.map(lambda x: scale * x, of_three_families(unit, totals)))
+        noisy = jax.tree.map(lambda x: weight * x, noisy)
         users = n.astype(jnp.float32)
         std = jnp.sqrt(users * (drawing + own))
         std_visits = jnp.sqrt(users * (drawing + spread * own))
