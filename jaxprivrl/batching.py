@@ -59,6 +59,7 @@ def _like_rows(mask: Array, x: Array) -> Array:
 
 _identity = _primitive("batch_last", lambda x, index: x)
 _read = _primitive("read_slot", lambda x, i: jax.lax.dynamic_index_in_dim(x, i, keepdims=False))
+_row = _primitive("read_row", lambda x, i: jax.lax.dynamic_index_in_dim(x, i, 1, keepdims=False))
 _write = _primitive("write_slot", lambda x, row, i: jax.lax.dynamic_update_index_in_dim(x, row, i, 0))
 _merge = _primitive("merge_rows", lambda x, index: x.reshape(-1, *x.shape[2:]))
 _keep = _primitive("keep_rows", lambda x, mask, index: jnp.where(_like_rows(mask, x), x, jnp.zeros_like(x)))
@@ -74,6 +75,11 @@ def batch_last(tree: Any) -> Any:
 def read_slot(tree: Any, i: Array) -> Any:
     """Row i of the first axis of every array of a pytree."""
     return jax.tree.map(lambda x: _read(x, i), tree)
+
+
+def read_row(tree: Any, i: Array) -> Any:
+    """Row i of the second axis of every array of a pytree."""
+    return jax.tree.map(lambda x: _row(x, i), tree)
 
 
 def write_slot(tree: Any, rows: Any, i: Array) -> Any:
@@ -213,6 +219,8 @@ def _apply(eqn: JaxprEqn, lanes: list[Lane], size: int) -> list[Lane]:
         return _evaluate(params[_CALLS[name]], lanes, size)
     if name == "cond" and not lanes[0][1]:
         return _choose(params["branches"], lanes[0][0], lanes[1:], size)
+    if name == "while" and (repeated := _repeat(eqn, lanes, size)) is not None:
+        return repeated
     shapes = [np.shape(x)[: np.ndim(x) - b] for x, b in lanes]
     changed: dict[str, Any] | None = None
     if name in _UNCHANGED or (name == "select_n" and len(set(shapes)) == 1):
@@ -265,6 +273,45 @@ def _choose(branches: tuple[ClosedJaxpr, ...], index: Array, lanes: list[Lane], 
 
     outputs = jax.lax.switch(index, [run(branch) for branch in branches], *values)
     return [(x, any(d)) for x, d in zip(outputs, depends, strict=True)]
+
+
+def _repeat(eqn: JaxprEqn, lanes: list[Lane], size: int) -> list[Lane] | None:
+    """A `while` loop of as many rounds for every lane stays one; None if its condition depends on the batch."""
+    test, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    tests, bodies = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    of_test, of_body, carry = lanes[:tests], lanes[tests : tests + bodies], lanes[tests + bodies :]
+    is_batched = [b for _, b in carry]
+
+    def run(closed: ClosedJaxpr, constants: list[Lane], values: list) -> list[Lane]:
+        return _evaluate(closed, [*constants, *zip(values, is_batched, strict=True)], size)
+
+    def depends(closed: ClosedJaxpr, constants: list[Lane]) -> list[bool]:
+        """Whether each output depends on the batch, if the carry does as `is_batched` says."""
+        found: list[bool] = []
+
+        def probe(values: list) -> list:
+            outputs = run(closed, constants, values)
+            found.extend(b for _, b in outputs)
+            return [x for x, _ in outputs]
+
+        jax.eval_shape(probe, spread())
+        return found
+
+    def spread() -> list:
+        return [_spread(x, size) if b and not was else x for (x, was), b in zip(carry, is_batched, strict=True)]
+
+    # What a round makes depend on the batch does so from the start.
+    while (after := [a or b for a, b in zip(is_batched, depends(body, of_body), strict=True)]) != is_batched:
+        is_batched = after
+    if any(depends(test, of_test)):
+        return None
+
+    def step(values: list) -> list:
+        outputs = zip(run(body, of_body, values), is_batched, strict=True)
+        return [_spread(x, size) if b and not was else x for (x, was), b in outputs]
+
+    values = jax.lax.while_loop(lambda values: run(test, of_test, values)[0][0], step, spread())
+    return list(zip(values, is_batched, strict=True))
 
 
 def _alone(eqn: JaxprEqn) -> Callable[..., list]:

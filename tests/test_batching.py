@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxprivrl.batching import at_stage, batch_last, read_slot, stage_scan, vmap_last, write_slot
+from jaxprivrl.batching import at_stage, batch_last, read_row, read_slot, stage_scan, vmap_last, write_slot
 
 KEY = jax.random.key(0)
 H = 5
@@ -98,9 +98,20 @@ FUNCTIONS = {
     "gather": lambda x, y, t: x[(t > 0).astype(jnp.int32), jnp.argmax(y)],
     "dot and cumulated": lambda x, y, t: (x @ y, jnp.cumsum(x, 0), jnp.concatenate([x, x * t])),
     "loop": lambda x, y, t: jax.lax.fori_loop(0, 3, lambda i, z: z * t + y[i], x),
+    "as many rounds for all": lambda x, y, t: jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * t + y[c[0]], c[1].sum()), (0, x, jnp.float32(0))
+    ),
+    "rounds of each lane": lambda x, y, t: jax.lax.while_loop(
+        lambda c: (c[0] < 5) & (c[1].max() < 2.0 + t), lambda c: (c[0] + 1, c[1] + y[None, :] ** 2), (0, x)
+    ),
     "branch": lambda x, y, t: jax.lax.cond(t > 0, lambda z: z + 1.0, lambda z: z * 2.0, x),
     "scan over stages": lambda x, y, t: stage_scan(body, y, (y * t, x), 3),
-    "slots": lambda x, y, t: (read_slot(x, jnp.int32(1)), write_slot(x, y * t, jnp.int32(2)), batch_last(x)),
+    "slots": lambda x, y, t: (
+        read_slot(x, jnp.int32(1)),
+        read_row(x, jnp.int32(3)),
+        write_slot(x, y * t, jnp.int32(2)),
+        batch_last(x),
+    ),
     "no input": lambda x, y, t: (jnp.arange(3.0), t),
     "sort": lambda x, y, t: jnp.sort(x, -1) + t,
 }

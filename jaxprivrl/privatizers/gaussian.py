@@ -10,13 +10,21 @@ from scipy import optimize
 
 from jaxprivrl.mdp import Shape
 from jaxprivrl.privatizers.base import NoiseParameters, NoiseStream, Privatizer, additive, batched
-from jaxprivrl.privatizers.streams import blt_stream, honaker_stream, local_stream, tree_stream
+from jaxprivrl.privatizers.streams import (
+    block_matrix,
+    block_stream,
+    blt_stream,
+    honaker_stream,
+    local_stream,
+    tree_stream,
+)
 from jaxprivrl.strategies import blt_parameters, num_batches, shuffle_size
 
 Array = jax.Array
 
 _NUM_BUFFERS = 4  # of every strategy that `blt_parameters` returns
 _MAX_TOEPLITZ_EPISODES = 2**24 - 1
+_BLOCK = 8  # episodes for which `central_toeplitz` makes noise at once
 _MAX_TOEPLITZ_BYTES = 2**30
 
 
@@ -104,9 +112,10 @@ def central_toeplitz(shape: Shape, parameters: NoiseParameters) -> Privatizer:
     """Square-root Toeplitz mechanism: the optimum that `central_blt` comes close to, for comparison.
 
     Release after n episodes = true counts + scale * (C z)_n with C C = A, c_k = binom(2k, k) / 4^k. The noise is
-    streamed rather than computed beforehand: c_k, a moment sequence, is a sum of exponentials to within 1e-6 of itself
-    for all k below K, about two for each doubling of K, so that C is a buffered linear Toeplitz strategy with many
-    buffers. Neither memory nor time grows with K otherwise; a step costs a few times one of `central_blt`.
+    streamed rather than computed beforehand by an FFT, which would take a memory of K numbers per counter and several
+    times as long: c_k, a moment sequence, is a sum of exponentials to within 1e-6 of itself for all k below K, one or
+    two for each doubling of K, so that C is a buffered linear Toeplitz strategy with many buffers, whose noise comes in
+    blocks of a few episodes.
 
     Privacy: as `central_blt`, with this c. The exponentials are fitted from below, so that their norm does not exceed
       that of c, for which the noise is calibrated.
@@ -117,16 +126,18 @@ def central_toeplitz(shape: Shape, parameters: NoiseParameters) -> Privatizer:
             f"central_toeplitz is for at most {_MAX_TOEPLITZ_EPISODES} episodes, the run is made for up to "
             f"{shape.max_episodes}. Use central_blt."
         )
-    scale, decay = square_root_buffers(shape.max_episodes)
+    rates, weights = square_root_exponentials(shape.max_episodes)
     counters = sum(math.prod(x.shape) for x in jax.eval_shape(shape.zero_counts)[-shape.families :])
-    size = 4 * counters * (len(scale) + 3)
+    size = 4 * counters * (len(rates) + _BLOCK)
     if size > _MAX_TOEPLITZ_BYTES:
         raise ValueError(
             f"central_toeplitz would need {size / 2**20:.0f} MiB for the noise of one seed "
-            f"({len(scale)} buffers for each of {counters} counts), more than {_MAX_TOEPLITZ_BYTES >> 20}. "
+            f"({len(rates) + _BLOCK} numbers for each of {counters} counts), more than {_MAX_TOEPLITZ_BYTES >> 20}. "
             "Use central_blt."
         )
-    return additive(shape, parameters, blt_stream(jnp.asarray(scale), jnp.asarray(decay), _square_root_std))
+    return additive(
+        shape, parameters, block_stream(shape, block_matrix(rates, weights, _BLOCK), _BLOCK, _square_root_std)
+    )
 
 
 def local_gaussian(shape: Shape, parameters: NoiseParameters) -> Privatizer:
@@ -189,6 +200,19 @@ def square_root_buffers(max_episodes: int) -> tuple[np.ndarray, np.ndarray]:
     used = weights > 0
     excess = np.max(basis @ weights)
     return _round_down(weights[used] / excess * (1 - 1e-7)), -_round_down(np.expm1(-exponents[used]))
+
+
+def square_root_exponentials(max_episodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rates, weights), f64[m] each, of the noise coefficients b_t = sum_i weights_i (1 - rates_i)^t of A C^-1.
+
+    With buffers u_i the noise of the increments is x = z - <s, u>, u <- u - M u + z for M = diag(1 - d) + 1 s^T, which
+    has the eigenvalues of the symmetric diag(1 - d) + sqrt(s) sqrt(s)^T: they are the rates, and all weights are
+    positive. As one d is 1, b_t decays to zero.
+    """
+    scale, decay = (np.float64(x) for x in square_root_buffers(max_episodes))
+    root = np.sqrt(scale)
+    rates, vectors = np.linalg.eigh(np.diag(decay) + np.outer(root, root))
+    return rates, (root @ vectors) ** 2 / rates
 
 
 def _square_root_coefficients(k: np.ndarray) -> np.ndarray:

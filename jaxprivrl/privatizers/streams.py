@@ -1,5 +1,7 @@
 """Noise streams: data-independent noise on running counts, at unit scale."""
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxprivrl import noise
-from jaxprivrl.batching import add_multiple, read_slot, write_slot
+from jaxprivrl.batching import add_multiple, read_row, read_slot, write_slot
 from jaxprivrl.mdp import Shape
 from jaxprivrl.privatizers.base import NoiseStream
 
@@ -141,6 +143,62 @@ def blt_stream(scale: Array, decay: Array, std: Callable[[Array], Array]) -> Noi
     return NoiseStream(init, step, std, bucket=log_bucket)
 
 
+def block_stream(shape: Shape, matrix: np.ndarray, block: int, std: Callable[[Array], Array]) -> NoiseStream:
+    """Noise B z of a Toeplitz matrix b_t = sum_i w_i r_i^t of many exponentials, made for a block of episodes at once.
+
+    y_i = sum of r_i^(n-k) z_k over the draws up to n sums up the past. Fresh draws z for a block of episodes and the y
+    before it give the noise of all of them and the y after it: [noise; y] <- matrix [z; y]. So the exponentials are
+    read once per block, not once per episode. It is done stage by stage, which keeps the rows of a stage in the cache,
+    with the counters of all families in one row.
+
+    Args:
+      shape: sizes of the counters.
+      matrix: f32[block + m, block + m], what `block_matrix` returns; zeros in it are skipped.
+      block: episodes of a block.
+      std: standard deviation of the release after n episodes.
+    """
+    families = jax.eval_shape(shape.zero_counts)[-shape.families :]
+    ends = np.cumsum([math.prod(x.shape[1:]) for x in families])
+
+    def init(zeros: Any) -> Any:
+        del zeros
+        return jnp.zeros((2, block, ends[-1])), jnp.zeros((shape.num_stages, len(matrix), ends[-1]))
+
+    def step(key: Key, state: Any, n: Array) -> tuple[Any, Any]:
+        place = (n - 1) % block
+
+        def refill(h: Array, state: Any) -> Any:
+            fresh, stages = state
+            z = draw_like(noise.gaussian, stage_key(key, h), (fresh[0],))[0]
+            fresh, z = settle(fresh, z, h + 1)
+            return fresh, write_slot(stages, mixed(z, read_slot(stages, h)), h)
+
+        # No rounds but at the start of a block.
+        fresh, stages = jax.lax.fori_loop(0, jnp.where(place == 0, shape.num_stages, 0), refill, state)
+        row = read_row(stages, place)
+        parts = (row[:, end - math.prod(x.shape[1:]) : end] for end, x in zip(ends, families, strict=True))
+        return (fresh, stages), tuple(part.reshape(x.shape) for part, x in zip(parts, families, strict=True))
+
+    def mixed(z: Array, old: Array) -> Array:
+        given = [*z, *old[block:]]
+        terms = ([a * x for a, x in zip(row, given, strict=True) if a] for row in matrix)
+        return jnp.stack([functools.reduce(jnp.add, row) for row in terms])
+
+    return NoiseStream(init, step, std, bucket=log_bucket)
+
+
+def block_matrix(rates: np.ndarray, weights: np.ndarray, block: int) -> np.ndarray:
+    """[noise; y] <- matrix [z; y] of `block_stream` for b_t = sum_i weights_i (1 - rates_i)^t.
+
+    f32[block + m, block + m]. Noise i of a block is sum_{k <= i} b_{i-k} z_k + sum_j weights_j (1 - rates_j)^(i+1) y_j.
+    """
+    powers = (1 - rates)[:, None] ** np.arange(block + 1)[None]  # [i, t]
+    b, lag = weights @ powers, np.subtract.outer(np.arange(block), np.arange(block))
+    direct = np.where(lag >= 0, b[np.abs(lag)], 0.0)
+    past = (weights[:, None] * powers[:, 1:]).T
+    return np.block([[direct, past], [powers[:, block - 1 :: -1], np.diag(powers[:, block])]]).astype(np.float32)
+
+
 def workspace(zeros: Any) -> Any:
     """Room for `settle`: two slots per entry."""
     return jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), zeros)
@@ -165,6 +223,11 @@ def draw_like(sample: Callable[[Key, tuple[int, ...]], Array], key: Key, tree: A
     """One independent unit draw for every entry of a tuple of arrays; the key is consumed."""
     keys = jax.random.split(key, len(tree))
     return tuple(sample(keys[i], x.shape) for i, x in enumerate(tree))
+
+
+def stage_key(key: Key, h: Array) -> Key:
+    """Key of the draws of one stage."""
+    return jax.random.fold_in(key, h)
 
 
 def trailing_zeros(n: Array) -> Array:
