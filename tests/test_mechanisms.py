@@ -31,6 +31,7 @@ ADDITIVE = (
 )  # fmt: skip
 REPORTS = ("local_bernoulli", "shuffle_batched", "local_sampled", "local_sampled_family")
 MECHANISMS = ADDITIVE + REPORTS
+BLOCKS = ("central_blt", "central_toeplitz", "central_batched")  # their noise comes in blocks
 SCALES = {
     "local_bernoulli": 1.5,
     "shuffle_batched": 1.5,
@@ -166,12 +167,12 @@ def feed_unit_vectors(monkeypatch):
     monkeypatch.setattr(streams_lib, "draw_like", draw_like)
 
 
-def feed_blocks_of_unit_vectors(monkeypatch):
+def feed_blocks_of_unit_vectors(monkeypatch, index=lambda n: n):
     """The same for noise made in blocks: row k of the draws at the start n of a block shows draw n + k."""
 
     def draw_like(sample, key, tree):
         [(block, width)] = [x.shape for x in tree]
-        n = jax.random.key_data(key)[1].astype(jnp.int32)
+        n = index(jax.random.key_data(key)[1].astype(jnp.int32))
         column = jnp.arange(width) - 2 * 16  # transitions come after visits and costs
         return ((column[None, :] == n - 1 + jnp.arange(block)[:, None]).astype(jnp.float32),)
 
@@ -181,7 +182,11 @@ def feed_blocks_of_unit_vectors(monkeypatch):
 
 def linear_map(monkeypatch, name, episodes):
     """B with release noise = B z for the draws z_1..z_K, f64[K, K], read off the privatizer's own releases."""
-    (feed_blocks_of_unit_vectors if name == "central_toeplitz" else feed_unit_vectors)(monkeypatch)
+    if name in BLOCKS:
+        index = base.batch_index if name == "central_batched" else (lambda n: n)
+        feed_blocks_of_unit_vectors(monkeypatch, index)  # a batched mechanism draws for batches
+    else:
+        feed_unit_vectors(monkeypatch)
     shape = Shape(1, 8, 2, 1, 3, 2**8 - 1)  # 128 transition counters, each fed another draw
     privatizer = PRIVATIZERS[name](shape, parameters(name, 1.0, episodes))
     empty = jax.tree.map(jnp.asarray, shape.zero_counts())
@@ -236,6 +241,9 @@ def test_joint_covariance_over_time_is_that_of_the_dense_matrix(name, episodes, 
     assert np.all(np.triu(B, 1) == 0)  # a release never uses a later draw
     if name in ("central_blt", "central_toeplitz"):  # not only the law: the matrix itself
         np.testing.assert_allclose(B, dense, rtol=3e-6, atol=2e-6)
+        # B is as float32 has it, and so is the strategy C = B^-1 A: no user moves it by more than is accounted for.
+        moved = np.linalg.norm(np.linalg.solve(B, np.tri(episodes)), axis=0)
+        assert np.all(moved <= strategies.strategy_norm(name.removeprefix("central_"), episodes))
 
 
 def test_control_a_tree_without_refinement_is_caught(monkeypatch):
@@ -258,19 +266,24 @@ def test_std_agrees_with_precision_at_large_n(name, num_episodes, monkeypatch):
     np.testing.assert_allclose(jit(jax.vmap(stds[0]))(jnp.asarray(ks)), predicted, rtol=2e-6)
 
 
-def test_buffers_keep_their_precision_over_a_million_episodes():
-    K = 1_000_000
-    strategy = host_strategy("central_blt", K)
-    stream = streams_lib.blt_stream(jnp.asarray(strategy[0]), jnp.asarray(strategy[1]), lambda n: jnp.ones(()))
+def test_blocks_keep_their_precision_over_a_million_episodes():
+    K, block = 1_000_000, streams_lib.BLOCK
+    rates, weights = jnp.asarray(host_strategy("central_blt", K))
+    stream = streams_lib.block_stream(Shape(1, 1, 1, 1, 3, 2**24 - 1), rates, weights, lambda n: jnp.ones(()))
     key = noise.key(3)
 
     def body(state, n):
         now = jax.random.fold_in(key, n)
         state, noisy = stream.step(now, state, n)
-        return state, (noisy[0][0], streams_lib.draw_like(noise.gaussian, now, noisy)[0][0])
+        return state, noisy[0][0, 0, 0]
 
-    run = jax.jit(lambda: jax.lax.scan(body, stream.init((jnp.zeros(2),)), jnp.arange(1, K + 1))[1])
-    noisy, z = (np.asarray(x, np.float64) for x in run())
+    def draws(n):
+        now = streams_lib.stage_key(jax.random.fold_in(key, n), jnp.int32(0))
+        return streams_lib.draw_like(noise.gaussian, now, (jnp.zeros((block, 3)),))[0][:, 0]
+
+    noisy = jax.jit(lambda: jax.lax.scan(body, stream.init(None), jnp.arange(1, K + 1))[1])()
+    z = jax.jit(lambda: jax.lax.map(draws, jnp.arange(1, K + 1, block)))().reshape(-1)
+    noisy, z = np.asarray(noisy, np.float64), np.asarray(z, np.float64)
     decay, scale = (np.asarray(x) for x in strategies.blt_parameters(K))
     rates, vectors = np.linalg.eig(np.diag(decay) - np.outer(np.ones(4), scale))
     gains = -(scale @ vectors) * np.linalg.solve(vectors, np.ones(4)) / (1 - rates)
@@ -415,8 +428,8 @@ def test_state_is_as_small_as_advertised():
         block = 8 + 2 * 8 / 2  # noise of eight episodes, and two slots for the draws of one of the two stages
         assert numbers_per_counter("central_toeplitz", top) <= block + 7 + 1.1 * levels
         for num_episodes in (10, 10_000_000):
-            assert numbers_per_counter("central_blt", top, num_episodes) == 4 + 1 + 2
-            assert numbers_per_counter("central_batched", top, num_episodes) == 4 + 1 + 2 + 1
+            assert numbers_per_counter("central_blt", top, num_episodes) == 4 + 1 + block
+            assert numbers_per_counter("central_batched", top, num_episodes) == 4 + 1 + block + 1
         assert numbers_per_counter("local_gaussian", top) == 1
         assert numbers_per_counter("local_bernoulli", top) == numbers_per_counter("shuffle_batched", top) == 0
         for name in ("local_sampled", "local_sampled_family"):
@@ -478,12 +491,26 @@ def coefficients(scale, one_minus_decay, episodes):
     return np.append(1.0, np.exp(np.outer(np.arange(episodes - 1), rate)) @ scale)
 
 
+def strategy_of(rates, weights, episodes):
+    """First column of C = B^-1 A for b_t = sum_i weights_i (1 - rates_i)^t, f64: what solves B c = (1, 1, ...)."""
+    rates, weights = np.float64(rates), np.float64(weights)
+    past, c = np.zeros(len(rates)), np.zeros(episodes)
+    for t in range(episodes):
+        past *= 1 - rates
+        c[t] = (1 - weights @ past) / weights.sum()
+        past += c[t]
+    return c
+
+
 @pytest.mark.parametrize("num_episodes", [10, 1000, 20_000, 100_000])
 def test_float32_strategies_do_not_exceed_the_accounted_norm(num_episodes):
-    blt = coefficients(*host_strategy("central_blt", num_episodes)[:2], num_episodes)
+    blt = strategy_of(*host_strategy("central_blt", num_episodes), num_episodes)
     batches = strategies.num_batches(num_episodes)
-    batched = coefficients(*host_strategy("central_batched", num_episodes)[:2], batches)
-    square_root = coefficients(*gaussian.square_root_buffers(2**24 - 1), num_episodes)
+    batched = strategy_of(*host_strategy("central_batched", num_episodes), batches)
+    buffers = gaussian.square_root_buffers(2**24 - 1)
+    exponentials = gaussian.noise_exponentials(*(x.astype(np.float64) for x in buffers))
+    square_root = strategy_of(*exponentials, num_episodes)
+    np.testing.assert_allclose((1 + 1e-6) * square_root, coefficients(*buffers, num_episodes), rtol=1e-9, atol=1e-12)
     for stream, c in (("blt", blt), ("batched", batched), ("toeplitz", square_root)):
         ratio = np.linalg.norm(c) / strategies.strategy_norm(stream, num_episodes)
         assert 1 - 2e-6 < ratio <= 1

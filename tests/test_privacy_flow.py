@@ -201,7 +201,7 @@ def test_noise_meets_the_exact_sums(name, families, monkeypatch):
     for module in (streams, reports):
         monkeypatch.setattr(module, "draw_like", lambda sample, key, tree: jax.tree.map(jnp.zeros_like, tree))
     table = jnp.zeros(257)
-    parameters = NoiseParameters(jnp.float32(scale), Counts(table, table, table), jnp.zeros((4, 4)))
+    parameters = NoiseParameters(jnp.float32(scale), Counts(table, table, table), jnp.zeros((2, 5)))
     privatizer = PRIVATIZERS[name](shape, parameters)
     state, _ = privatizer.init(shape.zero_counts())
     noises = jax.tree.map(jnp.zeros_like, state.noise)

@@ -40,7 +40,7 @@ class NoiseParameters(NamedTuple):
     Attributes:
       scale: f32[], scale of one noise draw.
       error: Counts of f32[M], high-probability error by bucket of the episode number (see `precision`).
-      strategy: f32[4, 4], what `host_strategy` returns; read by `central_blt` alone. It is the same for every epsilon
+      strategy: f32[2, 5], what `host_strategy` returns; read by mechanisms that depend on K. The same for every epsilon
         of a sweep, as the noise of a seed is: it must not be batched where the noise is shared.
     """
 

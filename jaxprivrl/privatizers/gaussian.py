@@ -10,21 +10,13 @@ from scipy import optimize
 
 from jaxprivrl.mdp import Shape
 from jaxprivrl.privatizers.base import NoiseParameters, NoiseStream, Privatizer, additive, batched
-from jaxprivrl.privatizers.streams import (
-    block_matrix,
-    block_stream,
-    blt_stream,
-    honaker_stream,
-    local_stream,
-    tree_stream,
-)
+from jaxprivrl.privatizers.streams import BLOCK, block_stream, honaker_stream, local_stream, tree_stream
 from jaxprivrl.strategies import blt_parameters, num_batches, shuffle_size
 
 Array = jax.Array
 
 _NUM_BUFFERS = 4  # of every strategy that `blt_parameters` returns
 _MAX_TOEPLITZ_EPISODES = 2**24 - 1
-_BLOCK = 8  # episodes for which `central_toeplitz` makes noise at once
 _MAX_TOEPLITZ_BYTES = 2**30
 
 
@@ -61,14 +53,14 @@ def central_blt(shape: Shape, parameters: NoiseParameters) -> Privatizer:
 
     Release after n episodes = true counts + scale * (A C^-1 z)_n, with A the prefix sums, z white noise, and C the
     Toeplitz matrix of c_0 = 1, c_k = sum_i s_i d_i^(k-1). The s and d tuned for the next K up come as data in
-    `parameters.strategy`, from `host_strategy`.
+    `parameters.strategy`, from `host_strategy`. The noise is made by `block_stream`.
 
     Privacy: (epsilon, dp_delta)-JDP through the billboard lemma. The releases are A C^-1 (C x + scale z), x the users'
       counts, hence a function of C x + scale z, released row by row. A user enters it through one column of C, so
       replacing it moves C x by at most ||c||_2 D2 in L2; C is lower triangular, so users may react to earlier releases.
     Reference: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024 (arXiv:2404.16706); McMahan, Xu and Zhang 2024.
     """
-    return additive(shape, parameters, _tuned_stream("central_blt", parameters))
+    return additive(shape, parameters, _tuned_stream("central_blt", shape, parameters))
 
 
 def central_batched(shape: Shape, parameters: NoiseParameters) -> Privatizer:
@@ -83,29 +75,24 @@ def central_batched(shape: Shape, parameters: NoiseParameters) -> Privatizer:
       C x by at most ||c||_2 D2, c the strategy for the batches of K episodes. The schedule does not depend on data.
     Reference: Dvijotham et al. 2024 for the strategy; rare updates as in Bai, Xie, Jiang and Wang, NeurIPS 2019.
     """
-    return batched(shape, parameters, _tuned_stream("central_batched", parameters))
+    return batched(shape, parameters, _tuned_stream("central_batched", shape, parameters))
 
 
-def _tuned_stream(name: str, parameters: NoiseParameters) -> NoiseStream:
+def _tuned_stream(name: str, shape: Shape, parameters: NoiseParameters) -> NoiseStream:
     """The stream of the strategy in the parameters."""
     if parameters.strategy is None:
         raise ValueError(f"{name} has no strategy. Pass NoiseParameters(strategy=host_strategy('{name}', K)).")
-    scale, decay, rates, weights = (parameters.strategy[i] for i in range(4))
+    rates, weights = parameters.strategy[0], parameters.strategy[1]
 
     def std(n: Array) -> Array:
-        # b_t = w_0 + sum_i w_i (1 - rate_i)^t are the coefficients of A C^-1; the variance is b_0^2 + ... + b_{n-1}^2.
+        """Root of b_0^2 + ... + b_{n-1}^2, b_t = sum_i weights_i (1 - rates_i)^t."""
         time = n.astype(jnp.float32)
-
-        def geometric(rate: Array) -> Array:
-            return -jnp.expm1(time * jnp.log1p(-rate)) / rate
-
-        constant = 1.0 / (1.0 + jnp.sum(scale / decay))
         both = rates[:, None] + rates[None, :] - rates[:, None] * rates[None, :]
-        pairs = jnp.sum(weights[:, None] * weights[None, :] * geometric(both))
-        cross = jnp.sum(weights * geometric(rates))
-        return jnp.sqrt(constant * constant * time + 2.0 * constant * cross + pairs)
+        some = jnp.where(both > 0, both, 1.0)
+        sums = jnp.where(both > 0, -jnp.expm1(time * jnp.log1p(-some)) / some, time)
+        return jnp.sqrt(jnp.sum(weights[:, None] * weights[None, :] * sums))
 
-    return blt_stream(scale, decay, std)
+    return block_stream(shape, rates, weights, std)
 
 
 def central_toeplitz(shape: Shape, parameters: NoiseParameters) -> Privatizer:
@@ -126,18 +113,18 @@ def central_toeplitz(shape: Shape, parameters: NoiseParameters) -> Privatizer:
             f"central_toeplitz is for at most {_MAX_TOEPLITZ_EPISODES} episodes, the run is made for up to "
             f"{shape.max_episodes}. Use central_blt."
         )
-    rates, weights = square_root_exponentials(shape.max_episodes)
+    scale, decay = square_root_buffers(shape.max_episodes)
+    rates, weights = noise_exponentials(scale.astype(np.float64), decay.astype(np.float64))
+    rates, weights = rates[1:], weights[1:]  # nothing in b_t stays for ever
     counters = sum(math.prod(x.shape) for x in jax.eval_shape(shape.zero_counts)[-shape.families :])
-    size = 4 * counters * (len(rates) + _BLOCK)
+    size = 4 * counters * (len(rates) + BLOCK)
     if size > _MAX_TOEPLITZ_BYTES:
         raise ValueError(
             f"central_toeplitz would need {size / 2**20:.0f} MiB for the noise of one seed "
-            f"({len(rates) + _BLOCK} numbers for each of {counters} counts), more than {_MAX_TOEPLITZ_BYTES >> 20}. "
+            f"({len(rates) + BLOCK} numbers for each of {counters} counts), more than {_MAX_TOEPLITZ_BYTES >> 20}. "
             "Use central_blt."
         )
-    return additive(
-        shape, parameters, block_stream(shape, block_matrix(rates, weights, _BLOCK), _BLOCK, _square_root_std)
-    )
+    return additive(shape, parameters, block_stream(shape, rates, weights, _square_root_std))
 
 
 def local_gaussian(shape: Shape, parameters: NoiseParameters) -> Privatizer:
@@ -159,23 +146,36 @@ def host_strategy(privatizer: str, num_episodes: int) -> np.ndarray:
       num_episodes: K, which picks the rung of the ladder of tuned strategies.
 
     Returns:
-      f32[4, 4]; zeros except for `shuffle_batched`, where the first number is the size of a batch, and for
-      `central_blt` and `central_batched`, where the rows are, by buffer: output scale s,
-      1 - d, and the rates 1 - r and weights w of the noise coefficients b_t = 1 / (1 + sum s / (1 - d)) +
-      sum_i w_i r_i^t. The first two are rounded so that the strategy is not larger than the one accounting uses.
+      f32[2, 5]; zeros except for `shuffle_batched`, where the first number is the size of a batch, and for
+      `central_blt` and `central_batched`, where the rows are the rates and the weights of the noise coefficients b_t.
 
-    Privacy: a public function of sizes.
+    Privacy: a public function of sizes. Rounded up by more than float32 can lose, so that the noise is never less than
+      accounting takes it to be.
     """
-    numbers = np.zeros((4, _NUM_BUFFERS), np.float32)
+    numbers = np.zeros((2, 1 + _NUM_BUFFERS), np.float32)
     if privatizer not in ("central_blt", "central_batched"):
         numbers[0, 0] = shuffle_size(num_episodes) if privatizer == "shuffle_batched" else 0
         return numbers
     releases = num_episodes if privatizer == "central_blt" else num_batches(num_episodes)
     decay, scale = (np.asarray(x, np.float64) for x in blt_parameters(releases))
-    # After the first draw x_t = -scale . buffers and buffers <- (1 - M) buffers with M = diag(1 - d) + 1 scale^T.
-    rates, vectors = np.linalg.eig(np.diag(1 - decay) + np.outer(np.ones_like(scale), scale))
-    weights = (scale @ vectors) * np.linalg.solve(vectors, np.ones_like(scale)) / rates
-    return np.stack([_round_down(scale), -_round_down(decay - 1), np.float32(rates), np.float32(weights)])
+    return np.stack(noise_exponentials(scale, 1 - decay)).astype(np.float32)
+
+
+def noise_exponentials(scale: np.ndarray, decay: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(rates, weights), f64 each, of the coefficients b_t = sum_i weights_i (1 - rates_i)^t of the noise A C^-1 z.
+
+    For c_0 = 1, c_k = sum_i scale_i (1 - decay_i)^(k-1) the noise of the increments is x = z - <scale, u> with buffers
+    u <- u - M u + z, M = diag(decay) + 1 scale^T, which has the eigenvalues of the symmetric diag(decay) +
+    sqrt(scale) sqrt(scale)^T: they are the rates, and the weights are positive. A rate of 0 comes first, for the part
+    1 / (1 + sum scale / decay) of b_t that does not decay; it has no weight if a decay is 0.
+
+    Privacy: weights are larger by 1e-6 than the strategy asks for, more than rounding to float32 takes away.
+    """
+    root = np.sqrt(scale)
+    rates, vectors = np.linalg.eigh(np.diag(decay) + np.outer(root, root))
+    constant = 0.0 if decay.min() == 0 else 1 / (1 + np.sum(scale / decay))
+    weights = np.append(constant, (root @ vectors) ** 2 / rates)
+    return np.append(0.0, rates), (1 + 1e-6) * weights
 
 
 def _round_down(values: np.ndarray) -> np.ndarray:
@@ -200,19 +200,6 @@ def square_root_buffers(max_episodes: int) -> tuple[np.ndarray, np.ndarray]:
     used = weights > 0
     excess = np.max(basis @ weights)
     return _round_down(weights[used] / excess * (1 - 1e-7)), -_round_down(np.expm1(-exponents[used]))
-
-
-def square_root_exponentials(max_episodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rates, weights), f64[m] each, of the noise coefficients b_t = sum_i weights_i (1 - rates_i)^t of A C^-1.
-
-    With buffers u_i the noise of the increments is x = z - <s, u>, u <- u - M u + z for M = diag(1 - d) + 1 s^T, which
-    has the eigenvalues of the symmetric diag(1 - d) + sqrt(s) sqrt(s)^T: they are the rates, and all weights are
-    positive. As one d is 1, b_t decays to zero.
-    """
-    scale, decay = (np.float64(x) for x in square_root_buffers(max_episodes))
-    root = np.sqrt(scale)
-    rates, vectors = np.linalg.eigh(np.diag(decay) + np.outer(root, root))
-    return rates, (root @ vectors) ** 2 / rates
 
 
 def _square_root_coefficients(k: np.ndarray) -> np.ndarray:

@@ -17,6 +17,8 @@ from jaxprivrl.privatizers.base import NoiseStream
 Array = jax.Array
 Key = jax.Array
 
+BLOCK = 8  # episodes for which `block_stream` makes noise at once
+
 
 def tree_stream(shape: Shape, distribution: str) -> NoiseStream:
     """Noise of a binary-tree counter: one node per episode, O(1) work per counter and release.
@@ -111,67 +113,42 @@ def honaker_stream(shape: Shape) -> NoiseStream:
     return NoiseStream(init, step, std, bucket=lambda n: jax.lax.population_count(n))
 
 
-def blt_stream(scale: Array, decay: Array, std: Callable[[Array], Array]) -> NoiseStream:
-    """Noise A C^-1 z of a buffered linear Toeplitz strategy c_0 = 1, c_k = sum_i scale_i (1 - decay_i)^(k-1).
+def block_stream(shape: Shape, rates: Any, weights: Any, std: Callable[[Array], Array]) -> NoiseStream:
+    """Noise B z of a Toeplitz matrix b_t = sum_i weights_i (1 - rates_i)^t, made for BLOCK episodes at once.
 
-    x_n = z_n - <scale, buffers>, buffers <- (1 - decay) buffers + x_n; the release carries x_1 + ... + x_n.
-    One number per buffer and counter, one for the sum and two of workspace. Decays come as 1 - d: float32 would lose
-    the digits of a d near one.
-
-    Args:
-      scale: f32[m].
-      decay: f32[m].
-      std: standard deviation of the release after n episodes.
-    """
-    size = scale.shape[0]
-
-    def init(zeros: Any) -> Any:
-        return workspace(zeros), zeros, (zeros,) * size
-
-    def step(key: Key, state: Any, n: Array) -> tuple[Any, Any]:
-        rows, total, buffers = state
-        x = draw_like(noise.gaussian, key, total)
-        for i, buffer in enumerate(buffers):
-            x = add_multiple(x, -scale[i], buffer)
-        rows, x = settle(rows, x, n)
-        buffers = tuple(
-            jax.tree.map(jnp.add, add_multiple(buffer, -decay[i], buffer), x) for i, buffer in enumerate(buffers)
-        )
-        total = jax.tree.map(jnp.add, total, x)
-        return (rows, total, buffers), total
-
-    return NoiseStream(init, step, std, bucket=log_bucket)
-
-
-def block_stream(shape: Shape, matrix: np.ndarray, block: int, std: Callable[[Array], Array]) -> NoiseStream:
-    """Noise B z of a Toeplitz matrix b_t = sum_i w_i r_i^t of many exponentials, made for a block of episodes at once.
-
-    y_i = sum of r_i^(n-k) z_k over the draws up to n sums up the past. Fresh draws z for a block of episodes and the y
-    before it give the noise of all of them and the y after it: [noise; y] <- matrix [z; y]. So the exponentials are
-    read once per block, not once per episode. It is done stage by stage, which keeps the rows of a stage in the cache,
-    with the counters of all families in one row.
+    y_i = sum of (1 - rates_i)^(n-k) z_k over the draws up to n sums up the past. Fresh draws z for a block of episodes
+    and the y before it give the noise of all of them, and the y after it:
+      noise_i = sum_{k <= i} b_{i-k} z_k + sum_j weights_j (1 - rates_j)^(i+1) y_j,   i = 0 .. BLOCK - 1
+      y_j <- (1 - rates_j)^BLOCK y_j + sum_k (1 - rates_j)^(BLOCK-1-k) z_k
+    So the y are read once per block, not once per episode. It is done stage by stage, which keeps the rows of a stage
+    in the cache, with the counters of all families in one row. State: BLOCK + m numbers per counter, and room for the
+    draws of one stage. Rates, not 1 - rates: float32 would lose the digits of a small one.
 
     Args:
       shape: sizes of the counters.
-      matrix: f32[block + m, block + m], what `block_matrix` returns; zeros in it are skipped.
-      block: episodes of a block.
+      rates: [m], f64 on the host or f32 as data.
+      weights: [m], likewise.
       std: standard deviation of the release after n episodes.
     """
     families = jax.eval_shape(shape.zero_counts)[-shape.families :]
     ends = np.cumsum([math.prod(x.shape[1:]) for x in families])
+    m, xp = len(rates), np if isinstance(rates, np.ndarray) else jnp
+    powers = xp.exp(xp.log1p(-rates)[:, None] * np.arange(BLOCK + 1, dtype=rates.dtype)[None])  # [j, t]
+    b = xp.sum(weights[:, None] * powers, 0)
+    past = weights[:, None] * powers
 
     def init(zeros: Any) -> Any:
         del zeros
-        return jnp.zeros((2, block, ends[-1])), jnp.zeros((shape.num_stages, len(matrix), ends[-1]))
+        return jnp.zeros((2, BLOCK, ends[-1])), jnp.zeros((shape.num_stages, BLOCK + m, ends[-1]))
 
     def step(key: Key, state: Any, n: Array) -> tuple[Any, Any]:
-        place = (n - 1) % block
+        place = (n - 1) % BLOCK
 
         def refill(h: Array, state: Any) -> Any:
             fresh, stages = state
             z = draw_like(noise.gaussian, stage_key(key, h), (fresh[0],))[0]
             fresh, z = settle(fresh, z, h + 1)
-            return fresh, write_slot(stages, mixed(z, read_slot(stages, h)), h)
+            return fresh, write_slot(stages, next_block(z, read_slot(stages, h)[BLOCK:]), h)
 
         # No rounds but at the start of a block.
         fresh, stages = jax.lax.fori_loop(0, jnp.where(place == 0, shape.num_stages, 0), refill, state)
@@ -179,24 +156,15 @@ def block_stream(shape: Shape, matrix: np.ndarray, block: int, std: Callable[[Ar
         parts = (row[:, end - math.prod(x.shape[1:]) : end] for end, x in zip(ends, families, strict=True))
         return (fresh, stages), tuple(part.reshape(x.shape) for part, x in zip(parts, families, strict=True))
 
-    def mixed(z: Array, old: Array) -> Array:
-        given = [*z, *old[block:]]
-        terms = ([a * x for a, x in zip(row, given, strict=True) if a] for row in matrix)
-        return jnp.stack([functools.reduce(jnp.add, row) for row in terms])
+    def next_block(z: Array, y: Array) -> Array:
+        def total(factors: Any, given: Any) -> Array:
+            return functools.reduce(jnp.add, (f.astype(np.float32) * x for f, x in zip(factors, given, strict=True)))
+
+        noises = [total(b[i::-1], z[: i + 1]) + total(past[:, i + 1], y) for i in range(BLOCK)]
+        sums = [total([powers[j, BLOCK], *powers[j, BLOCK - 1 :: -1]], [y[j], *z]) for j in range(m)]
+        return jnp.stack(noises + sums)
 
     return NoiseStream(init, step, std, bucket=log_bucket)
-
-
-def block_matrix(rates: np.ndarray, weights: np.ndarray, block: int) -> np.ndarray:
-    """[noise; y] <- matrix [z; y] of `block_stream` for b_t = sum_i weights_i (1 - rates_i)^t.
-
-    f32[block + m, block + m]. Noise i of a block is sum_{k <= i} b_{i-k} z_k + sum_j weights_j (1 - rates_j)^(i+1) y_j.
-    """
-    powers = (1 - rates)[:, None] ** np.arange(block + 1)[None]  # [i, t]
-    b, lag = weights @ powers, np.subtract.outer(np.arange(block), np.arange(block))
-    direct = np.where(lag >= 0, b[np.abs(lag)], 0.0)
-    past = (weights[:, None] * powers[:, 1:]).T
-    return np.block([[direct, past], [powers[:, block - 1 :: -1], np.diag(powers[:, block])]]).astype(np.float32)
 
 
 def workspace(zeros: Any) -> Any:
