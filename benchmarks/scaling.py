@@ -8,6 +8,7 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,20 @@ def cost(axis: str, value: int, privatizer: str, budget: float) -> dict[str, Any
     }
 
 
+def cost_in_c(states: int, privatizer: str) -> dict[str, Any] | None:
+    """The same point for the plain C loop, whose growth is the machine's own: its caches end somewhere, too."""
+    import engine
+
+    counters = 2 * 20 * states * (states + 2)
+    with tempfile.TemporaryDirectory() as folder:
+        program = engine.compile_c(Path(folder), "-DPLAIN_LOOPS", f"-DNUM_STATES={states}")
+        if program is None:
+            return None
+        us = engine.time_c(program, engine.Case("ucb_vi", privatizer, 1, 1), max(20, 10_000_000 // counters), 2)
+    return {"axis": "states", "value": states, "privatizer": f"C loop, {privatizer}", "counters": counters,
+            "us_per_episode_run_cpu": us}  # fmt: skip
+
+
 def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Least-squares exponent of cost in each axis, over its upper half where fixed costs are past.
 
@@ -85,6 +100,8 @@ def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for axis in dict.fromkeys(r["axis"] for r in rows):
         for privatizer in dict.fromkeys(r["privatizer"] for r in rows):
             mine = [r for r in rows if r["axis"] == axis and r["privatizer"] == privatizer]
+            if not mine:
+                continue
             upper = mine if axis == "counters" else mine[-max(2, len(mine) // 2 + 1) :]
             x, y = np.log([r["value"] for r in upper]), np.log([r["us_per_episode_run_cpu"] for r in upper])
             fits.append({"axis": axis, "privatizer": privatizer, "exponent": float(np.polyfit(x, y, 1)[0]),
@@ -102,8 +119,11 @@ def figure(rows: list[dict[str, Any]], path: Path) -> None:
     for ax, name in zip(axes.flat, axes_names, strict=False):
         for i, privatizer in enumerate(dict.fromkeys(r["privatizer"] for r in rows)):
             mine = [r for r in rows if r["axis"] == name and r["privatizer"] == privatizer]
+            if not mine:
+                continue
             colour = "black" if privatizer == "exact" else plotting.COLOURS[i]
-            ax.plot([r["value"] for r in mine], [r["us_per_episode_run_cpu"] for r in mine], "o-", color=colour,
+            style = "o--" if privatizer.startswith("C loop") else "o-"
+            ax.plot([r["value"] for r in mine], [r["us_per_episode_run_cpu"] for r in mine], style, color=colour,
                     label=privatizer)  # fmt: skip
         ax.set(xscale="log", yscale="log", xlabel=f"number of {name}" if name != "horizon" else "horizon H")
         ax.set_ylabel("CPU µs per episode and run")
@@ -136,6 +156,10 @@ def main(argv: list[str] | None = None) -> int:
             for privatizer in names:
                 rows.append(cost(axis, value, privatizer, budget))
                 print(f"{axis}={value} {privatizer}: {rows[-1]['us_per_episode_run_cpu']:.2f} us", file=sys.stderr)
+    for states in grid["states"]:
+        for privatizer in names[:2]:
+            row = cost_in_c(states, privatizer)
+            rows += [row] if row else []
     fits = fit(rows)
     figure(rows, args.out)
     if args.json:
