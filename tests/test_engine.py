@@ -77,8 +77,11 @@ def test_number_of_devices_does_not_matter(base):
     np.testing.assert_allclose(alone, base, rtol=1e-5)
 
 
-@pytest.mark.parametrize("learner", ["ucb_vi", "ucb_po"])
-@pytest.mark.parametrize("privatizer", ["exact", "central_laplace", "local_laplace"])
+@pytest.mark.parametrize(
+    "learner, privatizer",
+    [(a, b) for a in ("ucb_vi", "ucb_po") for b in ("exact", "central_laplace", "local_laplace")]
+    + [("ucb_vi", b) for b in ("central_honaker", "central_batched", "central_toeplitz", "local_sampled_family")],
+)
 def test_one_run_alone_equals_its_lane(learner, privatizer):
     spec = dataclasses.replace(BASE, learner=learner, privatizer=privatizer, seeds=3, episodes=25)
     batch = regret(spec)
