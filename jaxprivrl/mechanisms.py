@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxprivrl import accounting, noise, plotting, precision, sweep
 from jaxprivrl.accounting import Problem
+from jaxprivrl.batching import vmap_last
 from jaxprivrl.mdp import Counts
 from jaxprivrl.privatizers import PRIVATIZERS, PrivatizerState, Release
 from jaxprivrl.runtime import COMPILER_OPTIONS
@@ -72,9 +73,7 @@ def _measure(
     def advance(keys: jax.Array, carry: Any, start: jax.Array, stop: jax.Array) -> Any:
         def body(k: jax.Array, carry: Any) -> Any:
             now = jax.vmap(lambda key: jax.random.fold_in(key, k))(keys)
-            return jax.vmap(lambda key, state: privatizer.step(key, state, one), in_axes=(0, axes[0]), out_axes=axes)(
-                now, carry[0]
-            )
+            return vmap_last(lambda key, state: privatizer.step(key, state, one), (0, axes[0]), axes)(now, carry[0])
 
         return jax.lax.fori_loop(start, stop, body, carry)
 
