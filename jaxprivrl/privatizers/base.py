@@ -103,7 +103,8 @@ class NoiseStream(NamedTuple):
 
     Attributes:
       init: `(zeros) -> state` for a tuple of arrays of counters.
-      step: `(key, state, n) -> (state, noise)`: the noise of the release after n episodes, like `zeros`.
+      step: `(key, state, n) -> (state, noise)`: the noise of the release after n episodes, like `zeros`; it follows
+        the key, or, where noise is made for a block of episodes, the key of the step that starts the block.
       std: `(n) -> f32[]`: standard deviation of one entry of that noise.
       bucket: `(n) -> i32[]`: row of the error table.
     """
