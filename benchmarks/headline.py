@@ -3,7 +3,7 @@
 RiverSwim, H = 20, counts pooled over h, two released families, clipped estimates, UCB-VI. The bonus and the error
 bounds are post-processing; their scales were chosen on seeds from a million on, as `jaxprivrl tune` does.
 
-  python benchmarks/headline.py                 # all of it, about ten minutes on two cores
+  python benchmarks/headline.py                 # all of it, about half an hour on two cores
   python benchmarks/headline.py --part curves   # only the curves at K = 2e4
   python benchmarks/headline.py --smoke         # a minute's worth, for the tests
 """
