@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import reference
 
-from jaxprivrl import environments, noise
+from jaxprivrl import environments
 from jaxprivrl import mdp as mdp_lib
+from jaxprivrl.numerics import random
 
 LEFT, RIGHT = 0, 1
 
@@ -50,18 +51,18 @@ def test_river_swim_needs_two_banks():
 
 @pytest.mark.parametrize("homogeneous", [False, True])
 def test_random_mdp_is_valid(homogeneous):
-    mdp = environments.random_mdp(noise.key(0), 4, 3, 2, homogeneous=homogeneous, bernoulli=True)
+    mdp = environments.random_mdp(random.key(0), 4, 3, 2, homogeneous=homogeneous, bernoulli=True)
     mdp_lib.validate(mdp)
     assert mdp.shape == (4, 3, 2) and bool(mdp.bernoulli) and mdp_lib.is_homogeneous(mdp) == homogeneous
-    other = environments.random_mdp(noise.key(1), 4, 3, 2)
+    other = environments.random_mdp(random.key(1), 4, 3, 2)
     assert not np.array_equal(mdp.costs, other.costs)
-    again = environments.random_mdp(noise.key(0), 4, 3, 2, homogeneous=homogeneous)
+    again = environments.random_mdp(random.key(0), 4, 3, 2, homogeneous=homogeneous)
     np.testing.assert_array_equal(mdp.transitions, again.transitions)
 
 
 def test_concentration_sharpens_rows():
     spread, sharp = (
-        np.asarray(environments.random_mdp(noise.key(0), 4, 3, 2, concentration=c).transitions).max(-1).mean()
+        np.asarray(environments.random_mdp(random.key(0), 4, 3, 2, concentration=c).transitions).max(-1).mean()
         for c in (100.0, 0.01)
     )
     assert spread < 0.45 and sharp > 0.9
@@ -69,13 +70,13 @@ def test_concentration_sharpens_rows():
 
 @pytest.mark.parametrize("sizes", [(1, 3, 2), (3, 1, 2), (3, 2, 1)])
 def test_random_mdp_of_least_sizes(sizes):
-    mdp = environments.random_mdp(noise.key(0), *sizes)
+    mdp = environments.random_mdp(random.key(0), *sizes)
     mdp_lib.validate(mdp)
     assert mdp.shape == sizes
 
 
 def test_mirror_is_an_involution_and_keeps_values():
-    mdp = environments.random_mdp(noise.key(5), 3, 4, 2)
+    mdp = environments.random_mdp(random.key(5), 3, 4, 2)
     other = environments.mirror(mdp)
     mdp_lib.validate(other)
     for x, y in zip(mdp, environments.mirror(other), strict=True):
@@ -233,8 +234,117 @@ def test_a_file_cut_inside_an_array_is_refused(tmp_path):
         environments.from_file(path)
 
 
-def test_registry_builds_valid_mdps():
-    for name, factory in environments.ENVIRONMENTS.items():
-        mdp = factory()
-        mdp_lib.validate(mdp)
-        assert len(mdp.shape) == 3, name
+READY = [environment for environment in environments.ENVIRONMENTS.values() if not environment.required]
+
+
+@pytest.mark.parametrize("environment", READY, ids=lambda environment: environment.name)
+def test_registry_builds_valid_mdps(environment):
+    assert environments.ENVIRONMENTS[environment.name] is environment and environment.summary.endswith(".")
+    built = environment.make(bernoulli=True)
+    H, S, A = built.shape
+    if H * S * A * S > 10**8:
+        built = environment.make(horizon=2, bernoulli=True)  # H copies of a large table are not needed here
+    mdp_lib.validate(built.mdp)
+    assert built.mdp.shape == built.host.shape == built.shape and bool(built.mdp.bernoulli)
+    for device, host in zip(built.mdp[:3], built.host[:3], strict=True):
+        np.testing.assert_allclose(np.asarray(device, np.float64), host, atol=1e-6)
+
+
+@pytest.mark.parametrize("environment", READY, ids=lambda environment: environment.name)
+def test_parameters_are_declared_in_full(environment):
+    for parameter in environment.parameters:
+        assert parameter.type in (int, float, bool, str) and parameter.meaning and not parameter.meaning.endswith(".")
+
+
+def test_river_swim_is_the_registered_one():
+    named = environments.make("river_swim:num_states=8", horizon=7, bernoulli=True).mdp
+    for x, y in zip(named, environments.river_swim(7, 8, bernoulli=True), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_mirror_of_a_name_is_the_mirror_of_its_mdp():
+    for text in ("river_swim:num_states=8", "lock:slip=0.1,seed=3", "random:seed=2", "grid_world:walls=1.1/2.2"):
+        plain, image = environments.make(text), environments.make(f"mirror:{text}")
+        for x, y in zip(image.mdp, environments.mirror(plain.mdp), strict=True):
+            np.testing.assert_array_equal(x, y)
+        for name in ("optimal_value", "uniform_regret", "possible_transitions", "native_optimum"):
+            assert environments.facts(image)[name] == pytest.approx(environments.facts(plain)[name], rel=1e-12)
+        assert image.ends == tuple(plain.shape[1] - 1 - end for end in plain.ends)
+        if plain.support is not None:
+            np.testing.assert_array_equal(image.support, plain.support[:, ::-1, ::-1, ::-1])
+        if plain.grid is not None:
+            np.testing.assert_array_equal(image.grid.cells, plain.grid.cells[::-1])
+
+
+def test_a_file_may_declare_support_picture_and_units(write):
+    arrays = valid()
+    arrays["transitions"][:, 0, 0] = [0.5, 0.5, 0.0]
+    extras = {
+        "support": arrays["transitions"] > 0,
+        "cells": np.array([[0, 0], [1, 2], [-1, -1]]),
+        "native": [-4.0, 1.0],
+    }
+    built = environments.make(f"file:{write(**arrays, **extras)}")
+    assert built.support.sum() == 2 * 3 * 2 * 3 - 2 and environments.facts(built)["possible_transitions"] == 17
+    assert built.grid[:2] == (2, 3) and built.grid.cells.tolist() == [0, 5, -1]
+    assert built.native == (-4.0, 1.0, 2) and built.native.total(0.5) == 0.0 and built.native.loss(0.5) == 2.0
+    plain = environments.make(f"file:path={write(**arrays)}")
+    assert plain.support is None and plain.grid is None and plain.native == (1.0, 0.0, 2)
+    np.testing.assert_array_equal(plain.mdp.costs, built.mdp.costs)
+
+
+WRONG_EXTRAS = {
+    "support": (np.zeros((1, 3, 2, 3), bool), r"expected 0 outside the support\. Widen"),
+    "support shape": (np.ones((3, 2, 3), bool), r"support in .* has shape \(3, 2, 3\); expected \[2 or 1, 3, 2, 3\]"),
+    "cells": (np.zeros((2, 2), int), r"cells in .* has shape \(2, 2\); expected whole numbers \[3, 2\]"),
+    "native": (np.zeros(2), r"native in .* is \[0\.0, 0\.0\]; expected \[scale, offset\]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_EXTRAS)
+def test_wrong_extras_of_files_are_refused(write, case):
+    value, message = WRONG_EXTRAS[case]
+    with pytest.raises(ValueError, match=message):
+        environments.make(f"file:{write(**valid(), **{case.split()[0]: value})}")
+
+
+WRONG = {
+    "deep_se": r"Unknown environment 'deep_se'\. Did you mean 'deep_sea'\?",
+    "deep_sea:size=0": r"Expected size=0 >= 1\. The sea needs a cell",
+    "deep_sea:siz=3": r"Unknown parameter of deep_sea 'siz'\. Did you mean 'size'\? Available: size",
+    "river_swim:num_states=1": r"Expected num_states=1 >= 2\. RiverSwim needs",
+    "garnet:states=3,branching=4": r"Expected branching=4 <= states=3\. Pass fewer",
+    "grid_world:goal=5.0": r"Expected goal=5\.0 inside 5 x 5 cells",
+    "grid_world:goal=here": r"Expected goal=here to be row\.column\. Pass one such as goal=0\.4",
+    "grid_world:start=4.4": r"Expected start=4\.4 to differ from the goal",
+    "grid_world:walls=0.0": r"Expected start=0\.0 to be free; it is a wall",
+    "four_rooms:slip=1.5": r"Expected 0 <= slip=1\.5 <= 1\. Pass a probability",
+    "queue:slow=0.9": r"Expected fast=0\.7 >= slow=0\.9\. Swap",
+    "random:concentration=0": r"Expected concentration=0\.0 > 0 and finite",
+    "mirror": r"mirror needs of: an environment .* Pass of=",
+    "mirror:lok": r"Unknown environment 'lok'\. Did you mean 'lock'",
+    "file:nowhere.npz": r"No file 'nowhere\.npz'",
+    "gym:Taxi-v3:slippery=true": r"'gym:Taxi-v3' has no parameters; got 'slippery=true'",
+    "gym:FrozenLake-v1:size=6": r"Expected size=6 to be one of 4, 8\. Pass size=",
+    "gym:FrozenLak-v1": r"gymnasium has no environment 'FrozenLak-v1'\. Pass 'FrozenLake-v1'",
+    "gym:CartPole-v1": r"'CartPole-v1' has no transition table; expected a tabular environment\. Pass gym:",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_names_and_parameters_are_refused_in_one_sentence(text):
+    with pytest.raises(ValueError, match=WRONG[text]) as caught:
+        environments.make(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("horizon", [0, -1, 2.5])
+def test_wrong_horizons_are_refused(horizon):
+    with pytest.raises(ValueError, match=rf"Expected horizon={horizon} >= 1"):
+        environments.make("river_swim", horizon)
+
+
+@pytest.mark.parametrize("text", ["deep_sea:size=4", "lock:length=4"])
+def test_a_horizon_too_short_for_any_prize_is_refused(text):
+    with pytest.raises(ValueError, match=r"Expected horizon=3 >= (size|length)=4"):
+        environments.make(text, 3)
