@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test lint reproduce figures bench clean
+.PHONY: install test test-fast lint reproduce figures bench clean
 
 install: .venv/installed
 
@@ -20,6 +20,9 @@ lint: install
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+test-fast: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
 reproduce: install
 	$(BIN)/jaxprivrl reproduce
 
@@ -27,6 +30,7 @@ figures: reproduce
 	$(BIN)/python benchmarks/headline.py
 	mkdir -p docs
 	cp results/figure2/combined.png results/headline.png docs/
+	$(BIN)/python docs/architecture.py
 
 bench: install
 	$(BIN)/python benchmarks/engine.py

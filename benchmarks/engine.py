@@ -57,8 +57,11 @@ MAX_COMPILE_SECONDS = 8.0
 
 def plan_of(case: Case, episodes: int) -> Any:
     """The sweep of a case: noise scales of the published code, so that something is learned."""
-    from jaxprivrl.sweep import SweepSpec, resolve
+    from jaxprivrl.experiments.spec import SweepSpec, resolve
+    from jaxprivrl.learners import LEARNERS
 
+    grid = {"bonus_scale": (BONUS_SCALE,), "learning_rate": (ETA,)}
+    declared = {parameter.name for parameter in LEARNERS[case.learner].parameters}
     return resolve(
         SweepSpec(
             learner=case.learner,
@@ -66,8 +69,7 @@ def plan_of(case: Case, episodes: int) -> Any:
             epsilons=tuple(1.0 + i for i in range(case.epsilons)),
             seeds=case.seeds,
             episodes=episodes,
-            bonus_scales=(BONUS_SCALE,),
-            learning_rates=(ETA,),
+            grid={name: values for name, values in grid.items() if name in declared},
             calibration="tight" if case.privatizer == "exact" else "published_code",
             record_every=episodes,
         )
@@ -76,17 +78,17 @@ def plan_of(case: Case, episodes: int) -> Any:
 
 def time_case(case: Case, episodes: int, repeats: int) -> dict[str, float]:
     """CPU and wall microseconds per episode and run in this process, least of the repeats; compile seconds apart."""
-    from jaxprivrl import sweep
+    from jaxprivrl.engine import run as runs
 
-    plan = plan_of(case, episodes)
+    job = plan_of(case, episodes).job
     begin = time.perf_counter()
-    sweep.compiled(plan)
+    runs.compiled(job)
     compile_seconds = time.perf_counter() - begin
-    sweep.run(plan)
+    runs.run(job)
     cpu = wall = float("inf")
     for _ in range(repeats):
         c, w = time.process_time(), time.perf_counter()
-        sweep.run(plan)
+        runs.run(job)
         cpu, wall = min(cpu, time.process_time() - c), min(wall, time.perf_counter() - w)
     each = 1e6 / (case.seeds * case.epsilons * episodes)
     return {"cpu": cpu * each, "wall": wall * each, "compile": compile_seconds}
@@ -97,16 +99,16 @@ def time_noise(seeds: int, episodes: int, repeats: int) -> float:
     import jax
     import jax.numpy as jnp
 
-    from jaxprivrl import noise
+    from jaxprivrl.numerics import random
+    from jaxprivrl.numerics.runtime import COMPILER_OPTIONS
     from jaxprivrl.privatizers.streams import draw_like
-    from jaxprivrl.runtime import COMPILER_OPTIONS
 
     zeros = tuple(jnp.zeros(s) for s in ((20, 6, 2), (20, 6, 2), (20, 6, 2, 6)))
-    keys = jax.vmap(noise.key)(jnp.arange(seeds))
+    keys = jax.vmap(random.key)(jnp.arange(seeds))
 
     def loop(keys: Any, count: Any) -> Any:
         def body(i: Any, total: Any) -> Any:
-            fresh = jax.vmap(lambda k: draw_like(noise.laplace, jax.random.fold_in(k, i), zeros), out_axes=-1)(keys)
+            fresh = jax.vmap(lambda k: draw_like(random.laplace, jax.random.fold_in(k, i), zeros), out_axes=-1)(keys)
             return jax.tree.map(jnp.add, total, fresh)
 
         return jax.lax.fori_loop(0, count, body, jax.tree.map(lambda x: jnp.zeros((*x.shape, seeds)), zeros))
@@ -121,9 +123,9 @@ def time_noise(seeds: int, episodes: int, repeats: int) -> float:
     return best * 1e6 / (seeds * episodes)
 
 
-def errors_of(calibration: Any) -> tuple[float, float, float]:
+def errors_of(calibrated: Any) -> tuple[float, float, float]:
     """The worst-case error bounds of visits, costs and transitions."""
-    visits, costs, transitions = (float(table.max()) for table in calibration.precision)
+    visits, costs, transitions = (float(table.max()) for table in calibrated.errors)
     return visits, costs, transitions
 
 
@@ -137,7 +139,11 @@ def check_equality(episodes: int = 100, pairs: tuple[tuple[str, str], ...] = PAI
     import numpy as np
     import numpy_loop
 
-    from jaxprivrl import environments, noise, simulation, sweep
+    from jaxprivrl import environments
+    from jaxprivrl.engine import episodes as engine_episodes
+    from jaxprivrl.engine import run as runs
+    from jaxprivrl.mdp import zero_counts
+    from jaxprivrl.numerics import random
     from jaxprivrl.privatizers.streams import draw_like
 
     mdp = environments.river_swim()
@@ -145,15 +151,15 @@ def check_equality(episodes: int = 100, pairs: tuple[tuple[str, str], ...] = PAI
     worst = 0.0
     for learner, privatizer in pairs:
         plan = plan_of(Case(learner, privatizer, 1, 1), episodes)
-        ours, _ = sweep.run(plan._replace(records=np.arange(1, episodes + 1)))
-        streams = simulation.streams(noise.key(0))
-        zeros = tuple(plan.shape.zero_counts())
+        ours, _ = runs.run(plan.job._replace(records=np.arange(1, episodes + 1)))
+        streams = engine_episodes.streams(random.key(0))
+        zeros = tuple(zero_counts(plan.problem.shape))
 
         @jax.jit
         def numbers(k: Any, streams: Any = streams, zeros: Any = zeros) -> Any:
             now = jax.tree.map(lambda s: jax.random.fold_in(s, k), streams)
-            u = noise.uniform(now.environment, (H + 1, 3))
-            return noise.uniform(now.learner, (H, S)), u, draw_like(noise.laplace, now.noise, zeros)
+            u = random.uniform(now.environment, (H + 1, 3))
+            return random.uniform(now.learner, (H, S)), u, draw_like(random.laplace, now.noise, zeros)
 
         def draws(k: int, numbers: Any = numbers) -> dict[str, Any]:
             ties, u, fresh = numbers(jnp.int32(k))
@@ -166,7 +172,7 @@ def check_equality(episodes: int = 100, pairs: tuple[tuple[str, str], ...] = PAI
                 "noise": dict(zip(names, map(np.asarray, fresh), strict=True)),
             }
 
-        calibration = plan.calibrations[0]
+        calibrated = plan.calibrated[0]
         theirs = numpy_loop.run(
             np.asarray(mdp.costs, np.float64),
             np.asarray(mdp.transitions, np.float64),
@@ -174,14 +180,14 @@ def check_equality(episodes: int = 100, pairs: tuple[tuple[str, str], ...] = PAI
             episodes,
             learner,
             privatizer,
-            calibration.noise_scale,
-            errors_of(calibration),
+            calibrated.noise_scale,
+            errors_of(calibrated),
             BONUS_SCALE,
             ETA,
-            plan.spec.failure_prob,
+            plan.axes["failure_prob"][0],
             draws,
         )
-        each = np.diff(ours[0, 0], prepend=0.0)
+        each = np.diff(ours["regret"][0, 0], prepend=0.0)
         worst = max(worst, float(np.abs(each - theirs).max()))
     if not worst <= 1e-4:
         raise AssertionError(f"Engine and NumPy loop differ by {worst:.2e} in one episode; expected at most 1e-4.")
@@ -196,11 +202,11 @@ def time_numpy(case: Case, episodes: int) -> float:
     from jaxprivrl import environments
 
     mdp, plan = environments.river_swim(), plan_of(case, 20_000)
-    calibration = plan.calibrations[0]
+    calibrated = plan.calibrated[0]
     begin = time.process_time()
     numpy_loop.run(
         np.asarray(mdp.costs, np.float64), np.asarray(mdp.transitions, np.float64), 0, episodes, case.learner,
-        case.privatizer, calibration.noise_scale, errors_of(calibration), BONUS_SCALE,
+        case.privatizer, calibrated.noise_scale, errors_of(calibrated), BONUS_SCALE,
         ETA, 0.1, None,
     )  # fmt: skip
     return (time.process_time() - begin) * 1e6 / episodes
@@ -272,7 +278,7 @@ def worker(arguments: argparse.Namespace) -> int:
     """Measures in this process, on the cores asked for, and prints JSON for the parent."""
     if arguments.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
-    from jaxprivrl import runtime
+    from jaxprivrl.numerics import runtime
 
     runtime.configure(num_devices=arguments.cores, cache=False)
     if arguments.worker == "noise":
@@ -353,7 +359,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.json:
         print(json.dumps(result))
         return 0
-    from jaxprivrl import tables
+    from jaxprivrl.experiments import tables
 
     print(tables.plain([{k: "missing" if v is None and "to_c" in k else v for k, v in row.items()} for row in rows]))
     print(f"Noise alone: {alone:.2f} us per episode and seed. Engine and NumPy loop agree to {difference:.1e}.")

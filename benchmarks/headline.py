@@ -13,95 +13,122 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 UNIFORM = 3.35  # regret per episode of the uniform policy on RiverSwim, H = 20
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
-# (privatizer, target): pure and approximate guarantees stand side by side, never as if they were equal.
+
+
+class Mechanism(NamedTuple):
+    """A privatizer on a schedule. Pure and approximate guarantees stand side by side, never as if they were equal."""
+
+    privatizer: str
+    target: str | None
+    releases: str = "every"
+
+    @property
+    def name(self) -> str:
+        """As in legends."""
+        return self.privatizer if self.releases == "every" else f"{self.privatizer} on {self.releases}"
+
+
+CENTRAL = Mechanism("central_blt", "approximate", "octaves")
+SHUFFLE = Mechanism("shuffle_bernoulli", "approximate", "equal:8")
 CURVES = (
-    ("central_batched", "approximate"),
-    ("central_blt", "approximate"),
-    ("central_honaker", "approximate"),
-    ("central_gaussian", "approximate"),
-    ("central_laplace", "approximate"),
-    ("central_laplace", "pure"),
-    ("shuffle_batched", "approximate"),
+    CENTRAL,
+    Mechanism("central_blt", "approximate"),
+    Mechanism("central_honaker", "approximate"),
+    Mechanism("central_gaussian", "approximate"),
+    Mechanism("central_laplace", "approximate"),
+    Mechanism("central_laplace", "pure"),
+    SHUFFLE,
 )
-LADDER = (*CURVES, ("local_gaussian", "approximate"), ("local_laplace", "pure"), ("local_sampled_family", "pure"))
-SETTINGS: dict[str, Any] = dict(
-    learner="ucb_vi", homogeneous=True, families=2, postprocess="clip", error_scale=0.0, bonus_scales=(1e-3,)
+LADDER = (
+    *CURVES,
+    Mechanism("local_gaussian", "approximate"),
+    Mechanism("local_laplace", "pure"),
+    Mechanism("local_sampled_family", "pure"),
 )
+SETTINGS: dict[str, Any] = dict(learner="ucb_vi", homogeneous=True, families=2, postprocess="clip")
+BONUS_SCALE = 1e-3
 # What else is free. Costs counted as c - 1/2 move less, and visits released as a family of their own carry less noise
 # than visits derived from S transitions; both are in the accounting. A larger bonus is post-processing.
-FREE: dict[tuple[str, str], dict[str, Any]] = {
-    ("central_batched", "approximate"): dict(families=3, centred_costs=True, bonus_scales=(3e-2,)),
-    ("shuffle_batched", "approximate"): dict(families=3, bonus_scales=(3e-2,)),
+FREE: dict[Mechanism, dict[str, Any]] = {
+    CENTRAL: dict(families=3, centred_costs=True, bonus_scale=3e-2),
+    SHUFFLE: dict(families=3, bonus_scale=3e-2),
 }
 
 
-def spec(privatizer: str, target: str | None, **fields: Any) -> Any:
+def spec(mechanism: Mechanism, *, bonus_scale: float = BONUS_SCALE, **fields: Any) -> Any:
     """The sweep of one mechanism."""
-    from jaxprivrl.sweep import SweepSpec
+    from jaxprivrl.experiments.spec import SweepSpec
 
-    return SweepSpec(privatizer=privatizer, target=target, dp_delta=1e-5, **(SETTINGS | fields))
+    grid = {"error_scale": (0.0,), "bonus_scale": (bonus_scale,)}
+    return SweepSpec(**mechanism._asdict(), dp_delta=1e-5, grid=grid, **(SETTINGS | fields))
 
 
 def curves(seeds: int, episodes: int) -> list[dict[str, Any]]:
     """Regret of each mechanism at epsilon 1, pure or with delta 1e-5."""
-    from jaxprivrl import results
-    from jaxprivrl.sweep import sweep
+    from jaxprivrl.experiments import results
+    from jaxprivrl.experiments.sweep import sweep
 
     rows = []
     small = episodes <= 1000
-    jobs: list[tuple[str, str | None, dict[str, Any]]] = [("exact", None, {})]
-    jobs += [(*m, changes) for m, changes in FREE.items()][: 1 if small else None]
-    jobs += [(*m, {}) for m in (CURVES[-2:-1] if small else CURVES)]
-    for privatizer, target, changes in jobs:
-        data = sweep(spec(privatizer, target, epsilons=(1.0,), seeds=seeds, episodes=episodes, **changes))
+    jobs: list[tuple[Mechanism, dict[str, Any]]] = [(Mechanism("exact", None), {})]
+    jobs += list(FREE.items())[: 1 if small else None]
+    jobs += [(m, {}) for m in (CURVES[-2:-1] if small else CURVES)]
+    for mechanism, changes in jobs:
+        data = sweep(spec(mechanism, epsilons=(1.0,), seeds=seeds, episodes=episodes, **changes))
         tenth = results.last_tenth(data).isel(epsilon=0).values
         rows.append(
             {
-                "privatizer": privatizer,
+                "privatizer": mechanism.privatizer,
+                "releases": mechanism.releases,
                 "settings": "all that is free" if changes else "as the others",
                 "guarantee": data.attrs["labels"][0],
                 "last_tenth_regret_per_episode": float(tenth.mean()),
                 "standard_error": float(tenth.std(ddof=1) / np.sqrt(len(tenth))),
                 "share_of_uniform": float(tenth.mean() / UNIFORM),
                 "final_regret_mean": float(data.regret.isel(epsilon=0, episode=-1).mean()),
-                "_target": target,
+                "_mechanism": mechanism,
                 "_episode": data.episode.values,
                 "_regret": data.regret.isel(epsilon=0).transpose("seed", "episode").values,
             }
         )
-        print(f"{privatizer:<18} {rows[-1]['guarantee']:<18} {tenth.mean():.3f}", file=sys.stderr)
+        print(f"{mechanism.name:<27} {rows[-1]['guarantee']:<18} {tenth.mean():.3f}", file=sys.stderr)
     return rows
 
 
 def ladder(seeds: int, first: int, last: int, mechanisms: Any = LADDER) -> list[dict[str, Any]]:
     """The smallest K, doubling from `first`, at which a run calibrated for K ends below a tenth of uniform regret."""
-    from jaxprivrl import results
-    from jaxprivrl.sweep import sweep
+    from jaxprivrl.experiments import results
+    from jaxprivrl.experiments.sweep import sweep
 
     rows = []
-    jobs: list[tuple[str, str, dict[str, Any]]] = [(*m, FREE[m]) for m in FREE if m in mechanisms]
-    for privatizer, target, changes in [*jobs, *((*m, {}) for m in mechanisms)]:
+    jobs: list[tuple[Mechanism, dict[str, Any]]] = [(m, FREE[m]) for m in FREE if m in mechanisms]
+    for mechanism, changes in [*jobs, *((m, {}) for m in mechanisms)]:
         found: dict[float, int | None] = dict.fromkeys(EPSILONS)
         K = first
         while K <= last and None in found.values():
             open_ = tuple(e for e in EPSILONS if found[e] is None)
             few = seeds if K <= 80_000 else min(seeds, 4)  # a rare slow seed weighs less among more
-            data = sweep(spec(privatizer, target, epsilons=open_, seeds=few, episodes=K, record_every=K, **changes))
+            data = sweep(spec(mechanism, epsilons=open_, seeds=few, episodes=K, record_every=K, **changes))
             tenth = results.last_tenth(data).mean("seed").values
             for e, value in zip(open_, tenth, strict=True):
                 if value < 0.1 * UNIFORM:
                     found[e] = K
-            print(f"{privatizer:<18} {target:<12} K={K:<9,} {dict(zip(open_, tenth.round(3), strict=True))}",
-                  file=sys.stderr)  # fmt: skip
+            print(f"{mechanism.name:<27} {mechanism.target:<12} K={K:<9,} "
+                  f"{dict(zip(open_, tenth.round(3), strict=True))}", file=sys.stderr)  # fmt: skip
             K *= 2
         rows.append(
-            {"privatizer": privatizer, "settings": "all that is free" if changes else "as the others", "target": target}
+            {
+                "privatizer": mechanism.privatizer,
+                "releases": mechanism.releases,
+                "settings": "all that is free" if changes else "as the others",
+                "target": mechanism.target,
+            }
             | {f"epsilon={e:g}": f"> {last:,}" if k is None else k for e, k in found.items()}
         )
     return rows
@@ -109,28 +136,30 @@ def ladder(seeds: int, first: int, last: int, mechanisms: Any = LADDER) -> list[
 
 def figure(rows: list[dict[str, Any]], steps: list[dict[str, Any]], path: Path) -> None:
     """Left: regret curves at epsilon 1. Right: episodes to learn against epsilon."""
-    from jaxprivrl import plotting
+    from jaxprivrl.experiments import plots
 
-    fig, axes = plotting.new_figure(columns=2, width=7.4, height=4.4)
-    colours = dict(zip(LADDER, plotting.COLOURS, strict=False))  # one colour for a mechanism and target in both panels
+    fig, axes = plots.new_figure(columns=2, width=7.4, height=4.4)
+    colours = dict(zip(LADDER, plots.COLOURS, strict=False))  # one colour for a mechanism and target in both panels
     ax = axes[0, 0]
     for row in rows:
         best = row["settings"] != "as the others"
-        colour = "black" if row["privatizer"] == "exact" else colours[(row["privatizer"], row["_target"])]
-        label = f"{row['privatizer']}{', all that is free' if best else ''}: {row['guarantee']}"
-        plotting.band(ax, row["_episode"], row["_regret"], label=label, color=colour, linestyle="-." if best else "-")
-    plotting.finish(ax, "RiverSwim, counts pooled over h")
+        mechanism = row["_mechanism"]
+        colour = "black" if mechanism.privatizer == "exact" else colours[mechanism]
+        label = f"{mechanism.name}{', all that is free' if best else ''}: {row['guarantee']}"
+        plots.band(ax, row["_episode"], row["_regret"], label=label, color=colour, linestyle="-." if best else "-")
+    plots.finish(ax, "RiverSwim, counts pooled over h")
     ax = axes[0, 1]
     for i, row in enumerate(steps):
         ks = [(e, row[f"epsilon={e:g}"]) for e in EPSILONS if isinstance(row[f"epsilon={e:g}"], int)]
         kind = "pure ε" if row["target"] == "pure" else "(ε, 1e-5)"
         best = row["settings"] != "as the others"
-        style = {"color": colours[(row["privatizer"], row["target"])], "markersize": 12 - i,
+        mechanism = Mechanism(row["privatizer"], row["target"], row["releases"])
+        style = {"color": colours[mechanism], "markersize": 12 - i,
                  "marker": "o" if row["target"] == "approximate" else "s",
                  "linestyle": "-." if best else "--" if i % 2 else "-"}  # fmt: skip
         if ks:
             free = ", all that is free" if best else ""
-            ax.plot(*zip(*ks, strict=True), label=f"{row['privatizer']}{free}, {kind}", **style)
+            ax.plot(*zip(*ks, strict=True), label=f"{mechanism.name}{free}, {kind}", **style)
     ax.set(xscale="log", yscale="log", xlabel="ε", ylabel="episodes to learn (last tenth below 10 % of uniform)")
     ax.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
     ax.minorticks_off()
@@ -138,7 +167,7 @@ def figure(rows: list[dict[str, Any]], steps: list[dict[str, Any]], path: Path) 
     ax.set_title("smallest K on a doubling ladder")
     if steps:
         ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    plotting.save(fig, path)
+    plots.save(fig, path)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -151,8 +180,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    from jaxprivrl import runtime, tables
-    from jaxprivrl.results import json_safe
+    from jaxprivrl.experiments import tables
+    from jaxprivrl.experiments.results import json_safe
+    from jaxprivrl.numerics import runtime
 
     runtime.configure()
     begin = time.perf_counter()

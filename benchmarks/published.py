@@ -1,9 +1,10 @@
 """Compares `jaxprivrl.published` with the figures of the authors' public code, number by number.
 
-For every figure of jaxprivrl/data/published_runs.json: the mean regret of our seeds against that of the public code, as
-z = (ours - public) / (sd sqrt(1/n_ours + 1/n_public)) with the standard deviation of ours, and, for the figures of 16
-seeds, the p-value of a two-sample Kolmogorov-Smirnov test. The claim is |z| <= 4 and p >= 0.001 everywhere. If the two
-programs have the same law, one setting and episode fails with probability 6e-5 by z and 1e-3 by p.
+For every figure of jaxprivrl/published/data/published_runs.json: the mean regret of our seeds against that of the
+public code, as z = (ours - public) / (sd sqrt(1/n_ours + 1/n_public)) with the standard deviation of ours, and, for the
+figures of 16 seeds, the p-value of a two-sample Kolmogorov-Smirnov test. The claim is |z| <= 4 and p >= 0.001
+everywhere. If the two programs have the same law, one setting and episode fails with probability 6e-5 by z and 1e-3
+by p.
 
     python benchmarks/published.py                     200 seeds to episode 20,000: about two minutes on one core
     python benchmarks/published.py --smoke             40 seeds to episode 500
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-FIGURES = Path(__file__).parents[1] / "jaxprivrl" / "data" / "published_runs.json"
+FIGURES = Path(__file__).parents[1] / "jaxprivrl" / "published" / "data" / "published_runs.json"
 MAX_Z = 4.0
 MIN_P = 1e-3
 
@@ -34,7 +35,8 @@ def settings() -> list[dict[str, Any]]:
 
 def simulate(setting: dict[str, Any], seeds: int, episodes: int, mdp: Any = None, **changes: Any) -> dict[str, Any]:
     """Runs a setting, with fields of its SweepSpec changed at will: our cumulative regrets f64[seed] by episode."""
-    from jaxprivrl import sweep
+    from jaxprivrl.experiments.spec import SweepSpec
+    from jaxprivrl.experiments.sweep import sweep
 
     listed = [n for part in ("long", "short") for n in setting[part]["episodes"]]
     fields = {
@@ -46,7 +48,7 @@ def simulate(setting: dict[str, Any], seeds: int, episodes: int, mdp: Any = None
         "record_every": math.gcd(*listed),
     }
     start = time.perf_counter()
-    data = sweep.sweep(sweep.SweepSpec(**{**fields, **changes}), mdp)
+    data = sweep(SweepSpec(**{**fields, **changes}), mdp)
     regret = data["regret"].squeeze("epsilon").transpose("episode", "seed")
     regrets = {int(n): regret.sel(episode=n).to_numpy() for n in regret["episode"]}
     return {"regrets": regrets, "seconds": {"wall": time.perf_counter() - start, **data.attrs["seconds"]}}
@@ -88,7 +90,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="40 seeds to episode 500")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args(argv)
-    from jaxprivrl import runtime, tables
+    from jaxprivrl.experiments import tables
+    from jaxprivrl.numerics import runtime
 
     runtime.configure()
     seeds, episodes = (40, 500) if args.smoke else (200, 20_000)

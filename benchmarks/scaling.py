@@ -32,46 +32,45 @@ def cost(axis: str, value: int, privatizer: str, budget: float) -> dict[str, Any
     """CPU microseconds per episode and run; episodes are timed where K says they lie, not all K of them."""
     import jax
 
-    from jaxprivrl import environments, noise, sweep
+    from jaxprivrl import environments
+    from jaxprivrl.engine import run as runs
+    from jaxprivrl.experiments.spec import SweepSpec, resolve
+    from jaxprivrl.numerics import random
 
     sizes = {"states": 6, "actions": 2, "horizon": 20, "episodes": 10_000, "seeds": 32, "epsilons": 1} | {axis: value}
-    mdp = environments.random_mdp(noise.key(0), sizes["horizon"], sizes["states"], sizes["actions"], homogeneous=True)
-    spec = sweep.SweepSpec(
+    mdp = environments.random_mdp(random.key(0), sizes["horizon"], sizes["states"], sizes["actions"], homogeneous=True)
+    spec = SweepSpec(
         environment="random",
         privatizer=privatizer,
         epsilons=tuple(100.0 * (i + 1) for i in range(sizes["epsilons"])),
         seeds=sizes["seeds"],
         episodes=sizes["episodes"],
-        bonus_scales=(0.01,),
+        grid={"bonus_scale": (0.01,)},
         record_every=sizes["episodes"],
     )
-    plan = sweep.resolve(spec, mdp)
-    program, compile_seconds = sweep.compiled(plan)
-    runs = plan.tile * len(plan.grid)
-    state, keys = sweep.initial(plan, np.arange(plan.tile))
+    job = resolve(spec, mdp).job
+    program, compile_seconds = runs.compiled(job)
+    num_runs = job.tile * job.num_cells
+    state, keys = runs.initial(job, np.arange(job.tile))
     # Late episodes, with the state told so: a tree's deepest levels are in use.
-    start = max(0, sizes["episodes"] - 10 * sweep.CHUNK)
-    late = jax.device_put(np.int32(start), state.privatizer.num_episodes.sharding)
-    state = state._replace(
-        privatizer=state.privatizer._replace(num_episodes=late),
-        release=state.release._replace(num_episodes=jax.numpy.copy(late)),
-    )
+    start = max(0, sizes["episodes"] - 10 * runs.CHUNK)
+    state = state._replace(clock=jax.tree.map(lambda x: jax.device_put(np.int32(start), x.sharding), state.clock))
     best, spent, n = math.inf, 0.0, 100
     while spent < budget:
         begin = time.process_time()
-        state, regret = program(keys, state, plan.cells, plan.dynamics, np.int32(start), np.int32(n))
-        np.asarray(regret)
+        state, outputs = program(keys, state, job.cells, job.shared, np.int32(start), np.int32(n))
+        jax.tree.map(np.asarray, outputs)
         seconds = time.process_time() - begin
         spent += seconds
         best = min(best, seconds / n)
-        n = min(sweep.CHUNK, max(20, int(n * 0.3 * budget / max(seconds, 1e-6))))
+        n = min(runs.CHUNK, max(20, int(n * 0.3 * budget / max(seconds, 1e-6))))
     return {
         "axis": axis,
         "value": value,
         "privatizer": privatizer,
         "counters": math.prod(mdp.shape) * (mdp.shape[1] + 2),
-        "us_per_episode_run_cpu": best * 1e6 / runs,
-        "state_bytes_per_run": sweep.state_bytes(plan),
+        "us_per_episode_run_cpu": best * 1e6 / num_runs,
+        "state_bytes_per_run": runs.state_bytes(job),
         "compile_seconds": compile_seconds,
     }
 
@@ -111,17 +110,17 @@ def fit(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def figure(rows: list[dict[str, Any]], path: Path) -> None:
     """One log-log panel per axis."""
-    from jaxprivrl import plotting
+    from jaxprivrl.experiments import plots
 
     axes_names = list(dict.fromkeys(r["axis"] for r in rows))
     columns = min(3, len(axes_names))
-    fig, axes = plotting.new_figure(columns, -(-len(axes_names) // columns), width=3.8, height=3.2)
+    fig, axes = plots.new_figure(columns, -(-len(axes_names) // columns), width=3.8, height=3.2)
     for ax, name in zip(axes.flat, axes_names, strict=False):
         for i, privatizer in enumerate(dict.fromkeys(r["privatizer"] for r in rows)):
             mine = [r for r in rows if r["axis"] == name and r["privatizer"] == privatizer]
             if not mine:
                 continue
-            colour = "black" if privatizer == "exact" else plotting.COLOURS[i]
+            colour = "black" if privatizer == "exact" else plots.COLOURS[i]
             style = "o--" if privatizer.startswith("C loop") else "o-"
             ax.plot([r["value"] for r in mine], [r["us_per_episode_run_cpu"] for r in mine], style, color=colour,
                     label=privatizer)  # fmt: skip
@@ -130,10 +129,10 @@ def figure(rows: list[dict[str, Any]], path: Path) -> None:
         ticks = sorted({r["value"] for r in rows if r["axis"] == name})
         ax.set_xticks(ticks, [f"{t:,}" for t in ticks])  # the measured values; matplotlib's own labels overlap
         ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-        plotting.plain_logs(ax.yaxis)
+        plots.plain_logs(ax.yaxis)
         ax.grid(alpha=0.25, which="both")
         ax.legend(frameon=False, fontsize=7)
-    plotting.save(fig, path)
+    plots.save(fig, path)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -144,7 +143,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    from jaxprivrl import runtime, tables
+    from jaxprivrl.experiments import tables
+    from jaxprivrl.numerics import runtime
 
     runtime.configure(num_devices=1)
     grid = {"states": (3, 6), "episodes": (10_000, 20_000)} if args.smoke else AXES

@@ -49,17 +49,22 @@ FACTORS = (1.0, 2.0, 4.0, 8.0)  # of epsilon, for the slope in epsilon
 
 def environment(name: str) -> Any:
     """The MDP of a setting."""
-    from jaxprivrl import environments, noise
+    from jaxprivrl import environments
+    from jaxprivrl.numerics import random
 
     if name == "river_swim":
         return environments.river_swim()
-    return environments.random_mdp(noise.key(int(name.split()[-1])), horizon=4, num_states=3, num_actions=2)
+    return environments.random_mdp(random.key(int(name.split()[-1])), horizon=4, num_states=3, num_actions=2)
 
 
 def finals(setting: Setting, mdp: Any, learner: str, privatizer: str, K: int, epsilons: Any, seeds: int) -> np.ndarray:
     """Final regret f64[epsilon, seed] of runs calibrated for K episodes."""
-    from jaxprivrl.sweep import SweepSpec, sweep
+    from jaxprivrl.experiments.spec import SweepSpec
+    from jaxprivrl.experiments.sweep import sweep
+    from jaxprivrl.learners import LEARNERS
 
+    grid = {"bonus_scale": (setting.bonus_scale,), "learning_rate": (setting.learning_rate,)}
+    declared = {parameter.name for parameter in LEARNERS[learner].parameters}
     spec = SweepSpec(
         environment=setting.name,
         learner=learner,
@@ -67,8 +72,7 @@ def finals(setting: Setting, mdp: Any, learner: str, privatizer: str, K: int, ep
         epsilons=tuple(epsilons),
         seeds=seeds,
         episodes=K,
-        bonus_scales=(setting.bonus_scale,),
-        learning_rates=(setting.learning_rate,),
+        grid={name: values for name, values in grid.items() if name in declared},
         record_every=K,
     )
     return sweep(spec, mdp).regret.isel(episode=-1).transpose("epsilon", "seed").values
@@ -97,14 +101,16 @@ def slope(x: np.ndarray, y: np.ndarray, divisor: np.ndarray | float = 1.0) -> tu
 
 def log_factor(setting: Setting, mdp: Any, privatizer: str, Ks: Any) -> np.ndarray:
     """The logarithmic factor of the bound at each K, as the learner really uses it."""
-    from jaxprivrl import accounting
+    from jaxprivrl.privacy import accounting
+    from jaxprivrl.privatizers import PRIVATIZERS
+    from jaxprivrl.problem import Problem
 
     H, S, A = mdp.shape
     if privatizer == "exact":
         return np.array([math.sqrt(math.log(4 * S * A * H * K / 0.1)) for K in Ks])
     factors = []
     for K in Ks:
-        error = accounting.calibrate(privatizer, accounting.Problem(H, S, A, K), 1.0).precision.visits.max()
+        error = accounting.calibrate(PRIVATIZERS[privatizer], Problem(H, S, A, K), 1.0).errors.visits.max()
         power = math.sqrt(K) if privatizer == "local_laplace" else 1.0
         factors.append(float(error) / power * math.log(K))
     return np.array(factors)
@@ -167,11 +173,11 @@ def _uniform_regret(mdp: Any) -> float:
 
 def figure(points: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     """Log-log: regret in K above, extra regret in epsilon below, one column per environment."""
-    from jaxprivrl import plotting
+    from jaxprivrl.experiments import plots
 
     names = list(dict.fromkeys(name for name, _ in points))
-    fig, axes = plotting.new_figure(columns=len(names), rows=2, width=4.6, height=3.6)
-    colours = {"exact": "black", "central_laplace": plotting.COLOURS[0], "local_laplace": plotting.COLOURS[1]}
+    fig, axes = plots.new_figure(columns=len(names), rows=2, width=4.6, height=3.6)
+    colours = {"exact": "black", "central_laplace": plots.COLOURS[0], "local_laplace": plots.COLOURS[1]}
     for (name, learner), series in points.items():
         column, marker = names.index(name), "o" if learner == "ucb_vi" else "s"
         for key, (x, y) in series.items():
@@ -187,11 +193,11 @@ def figure(points: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
             ax = axes[row, column]
             ax.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=name)
             ax.grid(alpha=0.25, which="both")
-            plotting.plain_logs(ax.xaxis)
-            plotting.plain_logs(ax.yaxis)
+            plots.plain_logs(ax.xaxis)
+            plots.plain_logs(ax.yaxis)
     for row in (0, 1):
         axes[row, -1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    plotting.save(fig, path)
+    plots.save(fig, path)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -202,7 +208,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    from jaxprivrl import runtime, tables
+    from jaxprivrl.experiments import tables
+    from jaxprivrl.numerics import runtime
 
     runtime.configure()
     begin = time.perf_counter()

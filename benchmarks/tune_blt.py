@@ -1,4 +1,4 @@
-"""Derives the strategies of `central_blt`: prints the table `precision.BLT_PARAMETERS`.
+"""Derives the strategies of `central_blt`: prints the table `privatizers.toeplitz.BLT_PARAMETERS`.
 
 For each rung K it minimises the largest error over K releases, ||c||_2 * ||b||_2, of a buffered linear Toeplitz
 strategy c_0 = 1, c_k = sum_i scale_i decay_i^(k-1), with jax-privacy's closed forms in float64.
@@ -13,11 +13,12 @@ import argparse
 import json
 import sys
 import time
+from typing import Any
 
 RUNGS = (1_000, 4_000, 20_000, 100_000, 400_000, 1_000_000, 4_000_000, 10_000_000)
 
 
-def tune(num_episodes: int, buffers: int, steps: int) -> dict:
+def tune(num_episodes: int, buffers: int, steps: int) -> dict[str, Any]:
     """One rung: decays, output scales (both descending in decay), ||c||_2 and the largest error at unit noise."""
     import jax
 

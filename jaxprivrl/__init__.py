@@ -9,49 +9,55 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "MDP": "mdp",
     "Counts": "mdp",
-    "Shape": "mdp",
     "make_mdp": "mdp:make",
+    "Problem": "problem",
+    "Shape": "problem",
+    "SCHEDULES": "schedules",
+    "schedule": "schedules",
     "ENVIRONMENTS": "environments",
     "river_swim": "environments",
     "random_mdp": "environments",
     "mirror": "environments",
     "from_file": "environments",
     "Privatizer": "privatizers",
-    "Release": "privatizers",
-    "NoiseParameters": "privatizers",
     "PRIVATIZERS": "privatizers",
+    "Release": "privatizers.base",
     "Learner": "learners",
-    "Hyperparameters": "learners",
     "LEARNERS": "learners",
-    "POSTPROCESSORS": "postprocess",
-    "Problem": "accounting",
-    "Guarantee": "accounting",
-    "calibrate": "accounting",
-    "guarantee": "accounting",
-    "simulate": "simulation",
-    "SweepSpec": "sweep",
-    "run_sweep": "sweep:sweep",
-    "summarize": "results",
-    "save": "results",
-    "load": "results",
-    "audit": "auditing",
-    "configure": "runtime",
-    "key": "noise",
+    "POSTPROCESSORS": "learners",
+    "Guarantee": "privacy.accounting",
+    "calibrate": "privacy.accounting",
+    "guarantee": "privacy.accounting",
+    "SweepSpec": "experiments.spec",
+    "run_sweep": "experiments.sweep:sweep",
+    "summarize": "experiments.results",
+    "save": "experiments.results",
+    "load": "experiments.results",
+    "plots": "experiments:plots",
+    "run_audit": "audit.audit:audit",  # not "audit", which is a folder
+    "check_privatizer": "experiments.conformance",
+    "check_learner": "experiments.conformance",
+    "check_schedule": "experiments.conformance",
+    "check_environment": "experiments.conformance",
+    "configure": "numerics.runtime",
+    "key": "numerics.random",
 }
 
 if TYPE_CHECKING:
-    from jaxprivrl.accounting import Guarantee as Guarantee
-    from jaxprivrl.accounting import Problem as Problem
+    from jaxprivrl.experiments.spec import SweepSpec as SweepSpec
     from jaxprivrl.learners import LEARNERS as LEARNERS
     from jaxprivrl.mdp import MDP as MDP
+    from jaxprivrl.privacy.accounting import Guarantee as Guarantee
     from jaxprivrl.privatizers import PRIVATIZERS as PRIVATIZERS
-    from jaxprivrl.sweep import SweepSpec as SweepSpec
+    from jaxprivrl.problem import Problem as Problem
 
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        module, _, attribute = _PUBLIC[name].partition(":")
-        return getattr(importlib.import_module(f"jaxprivrl.{module}"), attribute or name)
+        path, _, attribute = _PUBLIC[name].partition(":")
+        module = importlib.import_module(f"jaxprivrl.{path}")
+        found = getattr(module, attribute or name, None)
+        return importlib.import_module(f"jaxprivrl.{path}.{attribute}") if found is None else found
     try:
         return importlib.import_module(f"jaxprivrl.{name}")
     except ModuleNotFoundError as error:

@@ -10,9 +10,14 @@ def one_of(kind: str, name: str, choices: Iterable[str]) -> str:
     names = sorted(choices)
     if name in names:
         return name
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    raise ValueError(f"Unknown {kind} '{name}'.{hint} Available: {', '.join(names)}.")
+    near = nearest(name, names)
+    hint = f" Did you mean '{near}'?" if near else ""
+    raise ValueError(f"Unknown {kind} '{name}'.{hint} Available: {', '.join(names) or 'none'}.")
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that looks most like `name`, if any does."""
+    return next(iter(difflib.get_close_matches(name, list(choices), n=1, cutoff=0.4)), None)
 
 
 def epsilon(value: float) -> float:

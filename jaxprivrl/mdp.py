@@ -3,11 +3,13 @@
 The axis order is always `[..., h, s, a, s2]`. A stage axis has length H, or 1 where counts are pooled over h.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxprivrl.problem import Shape
 
 Array = jax.Array
 Policy = jax.Array  # f32[H, S, A], rows sum to one
@@ -49,29 +51,10 @@ class Counts(NamedTuple):
     transitions: Array
 
 
-class Shape(NamedTuple):
-    """Static sizes that fix the shapes of a program: one compilation for each distinct value.
-
-    Attributes:
-      horizon, num_states, num_actions: H, S, A.
-      num_stages: H, or 1 when counts are pooled over h (time-homogeneous model).
-      families: released count families: 3 (visits, costs, transitions) or 2 (visits derived by summing).
-      max_episodes: static bound on the number of episodes: the size of a tree's stack, not a calibration.
-      centred_costs: whether costs get their noise as c - 1/2, half the noisy visits added back afterwards.
-    """
-
-    horizon: int
-    num_states: int
-    num_actions: int
-    num_stages: int
-    families: int = 3
-    max_episodes: int = 2**24 - 1
-    centred_costs: bool = False
-
-    def zero_counts(self) -> Counts:
-        """A Counts of zeros: f32 `[num_stages, S, A(, S)]`."""
-        sa = (self.num_stages, self.num_states, self.num_actions)
-        return Counts(jnp.zeros(sa), jnp.zeros(sa), jnp.zeros((*sa, self.num_states)))
+def zero_counts(shape: Shape) -> Counts:
+    """A Counts of zeros on the stage axis of the counters: f32 `[num_stages, S, A(, S)]`."""
+    sa = (shape.num_stages, shape.num_states, shape.num_actions)
+    return Counts(jnp.zeros(sa), jnp.zeros(sa), jnp.zeros((*sa, shape.num_states)))
 
 
 class Solution(NamedTuple):
@@ -102,7 +85,7 @@ class Dynamics(NamedTuple):
     bernoulli: Array
 
 
-def make(costs, transitions, initial=0, *, horizon: int | None = None, bernoulli: bool = False) -> MDP:
+def make(costs: Any, transitions: Any, initial: Any = 0, *, horizon: int | None = None, bernoulli: bool = False) -> MDP:
     """Builds and validates an MDP from arrays with a stage axis of length H, or of length 1 with a horizon.
 
     Args:
@@ -141,12 +124,13 @@ def make(costs, transitions, initial=0, *, horizon: int | None = None, bernoulli
         if not 0 <= start < S or int(start) != start:
             raise ValueError(f"initial={start} is not a state; expected a whole number from 0 to {S - 1}.")
         start = np.eye(S)[int(start)]
-    full = MDP(
+    host: tuple[Any, ...] = (
         np.broadcast_to(c, (H, *c.shape[1:])),
         np.broadcast_to(p, (H, *p.shape[1:])),
         np.asarray(start, np.float64),
         np.asarray(bernoulli),
     )
+    full = MDP(*host)
     validate(full)
     return MDP(
         jnp.asarray(full.costs, jnp.float32),
@@ -217,7 +201,7 @@ def prepare(mdp: MDP) -> Dynamics:
 def policy_value(mdp: MDP, policy: Policy) -> Array:
     """V^pi, f32[H, S]: V_h(s) = sum_a pi_h(a|s) (c_h(s, a) + sum_s2 P_h(s2|s, a) V_{h+1}(s2))."""
 
-    def backward(v_next, stage):
+    def backward(v_next: Array, stage: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         c, p, pi = stage
         v = jnp.sum(pi * (c + jnp.sum(p * v_next[None, None, :], -1)), -1)
         return v, v
@@ -229,7 +213,7 @@ def policy_value(mdp: MDP, policy: Policy) -> Array:
 def occupancy(mdp: MDP, policy: Policy) -> Array:
     """Probability of (s, a) at stage h under the policy, f32[H, S, A]."""
 
-    def forward(d, stage):
+    def forward(d: Array, stage: tuple[Array, Array]) -> tuple[Array, Array]:
         p, pi = stage
         w = d[:, None] * pi
         return jnp.sum(w[..., None] * p, (0, 1)), w
@@ -244,6 +228,19 @@ def expected_regret(mdp: MDP, gaps: Array, policy: Policy) -> Array:
     loses nothing to cancellation.
     """
     return jnp.sum(occupancy(mdp, policy) * gaps)
+
+
+def uniform_regret(mdp: MDP) -> float:
+    """Regret of one episode of the uniform policy, in float64 on the host: sum_h E[gap_h(s_h, a_h)].
+
+    It is what a learner pays that learns nothing; the best policy pays 0.
+    """
+    gaps, p = solve(mdp).gaps, np.asarray(mdp.transitions, np.float64)
+    d, total = np.asarray(mdp.initial, np.float64), 0.0
+    for h in range(len(gaps)):
+        total += float(d @ gaps[h].mean(-1))
+        d = np.einsum("s,sat->t", d, p[h]) / p.shape[2]
+    return total
 
 
 def _first(mask: np.ndarray) -> tuple[int, ...]:

@@ -34,3 +34,15 @@ def test_smoke(name, tmp_path):
         assert found["largest_difference_to_numpy"] < 1e-4
     if name == "theory":
         assert all(row["verdict"] in ("supports", "beyond the bound") for row in found["rows"])
+
+
+def test_numpy_loop_runs_on_its_own(tmp_path):
+    """And imports nothing of the package that it is compared with."""
+    loop = BENCHMARKS / "numpy_loop.py"
+    assert "jaxprivrl" not in {line.split()[1].partition(".")[0] for line in loop.read_text().splitlines()
+                               if line.startswith(("import ", "from "))}  # fmt: skip
+    command = [sys.executable, str(loop), "ucb_po", "central_laplace", "--episodes", "20", "--runs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert set(json.loads(done.stdout)) == {"cpu_seconds", "us_per_episode_run", "mean_final_regret",
+                                            "std_final_regret", "last_tenth_regret_per_episode"}  # fmt: skip

@@ -1,5 +1,6 @@
 """The README's quick start runs, its tables name what is registered, the notebooks execute from top to bottom."""
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import nbclient
 import nbformat
 import pytest
 
-from jaxprivrl import published
+import jaxprivrl
+from jaxprivrl.cli import COMMANDS
 from jaxprivrl.learners import LEARNERS
 from jaxprivrl.privatizers import PRIVATIZERS
+from jaxprivrl.published import experiment as published
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -31,6 +34,21 @@ def test_quick_start_runs(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", [*LEARNERS, *PRIVATIZERS, *published.LEARNERS, *published.PRIVATIZERS])
 def test_readme_names_everything_registered(name):
     assert f"`{name}`" in README
+
+
+def test_readme_shows_only_commands_that_exist():
+    shown = re.findall(r"(?:^|`)jaxprivrl ([a-z]+)", README, re.M)
+    assert shown and set(shown) <= set(COMMANDS)
+    assert all(f"jaxprivrl {name}" in README or f"`{name}`" in README for name in COMMANDS)
+
+
+def test_public_names_mean_the_same_before_and_after_they_are_used():
+    """A public name that is also the name of a folder would turn into that folder once it is imported."""
+    names = [name for name in dir(jaxprivrl) if name in jaxprivrl._PUBLIC]
+    assert set(names) == set(jaxprivrl._PUBLIC)
+    assert not set(names) & {module.name for module in pkgutil.iter_modules(jaxprivrl.__path__)}
+    found = {name: getattr(jaxprivrl, name) for name in names}
+    assert all(getattr(jaxprivrl, name) is value for name, value in found.items())
 
 
 def test_readme_figures_exist():

@@ -1,15 +1,21 @@
 """Checks of the slow reference itself: identities and hand-computed values that do not use any other implementation."""
 
-import importlib.util
+import ast
 import math
 import pathlib
 
 import numpy as np
 import pytest
+import reference as ref
 
-_spec = importlib.util.spec_from_file_location("reference", pathlib.Path(__file__).with_name("reference.py"))
-ref = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ref)
+
+def test_the_reference_imports_nothing_of_the_package():
+    """It is written from the papers: an error of the package cannot be its own."""
+    files = list(pathlib.Path(ref.__file__).parent.glob("*.py"))
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} == {"itertools", "math", "numpy", "reference", "scipy"}
 
 
 def random_mdp(rng, H, S, A, Hs):

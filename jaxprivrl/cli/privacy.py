@@ -1,4 +1,4 @@
-"""Commands about privacy alone: account, audit, mechanisms."""
+"""Commands about privacy alone: account, audit, noise."""
 
 import dataclasses
 import sys
@@ -6,11 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from jaxprivrl import _validate
-from jaxprivrl.cli.flags import MechanismFlags, print_json, print_table, problem_of
+from jaxprivrl.cli.flags import (
+    Command,
+    CountFlags,
+    MechanismFlags,
+    SizeFlags,
+    print_json,
+    print_table,
+    problem_of,
+)
+from jaxprivrl.experiments import tables
+from jaxprivrl.experiments.progress import each
 
 
 @dataclasses.dataclass(frozen=True)
-class Account(MechanismFlags):
+class Account(SizeFlags, MechanismFlags, Command):
     """Noise scale for a target epsilon, or the guarantee of a noise scale.
 
     Examples:
@@ -22,47 +32,59 @@ class Account(MechanismFlags):
     """Target epsilon."""
     noise_scale: float | None = None
     """Noise scale whose guarantee is asked, instead of --epsilon."""
-    horizon: int = 20
-    """Steps of an episode."""
-    episodes: int = 20_000
-    """Largest number of episodes."""
-    num_states: int = 6
-    """States; they do not change the sensitivity, only the error bounds."""
-    num_actions: int = 2
-    """Actions; likewise."""
-    neighbours: str = "replace"
-    """replace (one user replaced) or add_remove (one user's contribution set to zero)."""
-    json: bool = False
-    """Print one JSON object on stdout and nothing else."""
 
     def run(self) -> int:
         """Prints the account."""
-        from jaxprivrl import accounting
+        from jaxprivrl.privacy import accounting
+        from jaxprivrl.privatizers import PRIVATIZERS
 
         if (self.epsilon is None) == (self.noise_scale is None):
             raise ValueError("Expected either --epsilon or --noise-scale, and not both. Pass one of them.")
-        _validate.one_of("privatizer", self.privatizer, accounting.MECHANISMS)
-        problem = problem_of(self, self.num_states, self.num_actions)
-        common: dict[str, Any] = {"calibration": self.calibration, "neighbours": self.neighbours}
+        privatizer = PRIVATIZERS[_validate.one_of("privatizer", self.privatizer, PRIVATIZERS)]
+        problem = problem_of(self)
         if self.noise_scale is not None:
             guarantee = accounting.guarantee(
-                self.privatizer, problem, self.noise_scale, dp_deltas=(self.dp_delta,), **common
+                privatizer, problem, self.noise_scale, dp_deltas=(self.dp_delta,), calibration=self.calibration
             )
         elif self.epsilon is not None:
             guarantee = accounting.calibrate(
-                self.privatizer, problem, self.epsilon, dp_delta=self.dp_delta, target=self.target, **common
+                privatizer,
+                problem,
+                self.epsilon,
+                dp_delta=self.dp_delta,
+                target=self.target,
+                calibration=self.calibration,
             ).guarantee
         facts = guarantee.to_json()
         if self.json:
             print_json(facts)
         else:
-            print_table([{"quantity": k, "value": v} for k, v in facts.items() if k != "statement"])
+            print_table(tables.facts({k: v for k, v in facts.items() if k != "statement"}, _ACCOUNT))
             print(facts["statement"])
         return 0
 
 
+_ACCOUNT = {
+    "privatizer": "the mechanism",
+    "model": "whom users trust: JDP the agent, SDP a shuffler, LDP nobody; none: no privacy",
+    "epsilon_pure": "the pure epsilon that holds; inf: none does",
+    "epsilon_at_delta": "the epsilon that holds with delta={}",
+    "neighbours": "two inputs are neighbours if so one user is changed",
+    "unit": "what is protected",
+    "max_episodes": "the guarantee ends after so many episodes",
+    "calibration": "how the noise was chosen",
+    "noise_scale": "scale of one draw of noise",
+    "sensitivity_l1": "how far one user moves all counts, as a sum of absolute values",
+    "sensitivity_l2": "the same as a Euclidean norm",
+    "levels": "released sums that one user is part of",
+    "nominal_epsilon": "the epsilon asked for",
+    "nominal_dp_delta": "the delta asked for; none: a pure epsilon",
+    "label": "the guarantee in a legend",
+}
+
+
 @dataclasses.dataclass(frozen=True)
-class Audit(MechanismFlags):
+class Audit(SizeFlags, MechanismFlags, Command):
     """Measure a lower bound on epsilon from many runs of the real mechanism; exit code 1 if it exceeds the claim.
 
     Examples:
@@ -84,21 +106,18 @@ class Audit(MechanismFlags):
     """Runs of the mechanism on each of the two inputs."""
     seed: int = 0
     """Seed of the audit."""
-    json: bool = False
-    """Print one JSON object on stdout and nothing else."""
 
     def run(self) -> int:
         """Runs the audit."""
-        from jaxprivrl import runtime
+        from jaxprivrl.numerics import runtime
 
         runtime.configure()
-        from jaxprivrl import auditing
+        from jaxprivrl.audit import audit
         from jaxprivrl.privatizers import PRIVATIZERS
 
-        _validate.one_of("privatizer", self.privatizer, PRIVATIZERS)
-        result = auditing.audit(
-            self.privatizer,
-            problem_of(self, self.num_states, self.num_actions),
+        result = audit.audit(
+            PRIVATIZERS[_validate.one_of("privatizer", self.privatizer, PRIVATIZERS)],
+            problem_of(self),
             self.epsilon,
             dp_delta=self.dp_delta,
             target=self.target,
@@ -106,83 +125,66 @@ class Audit(MechanismFlags):
             samples=_validate.positive_int("samples", self.samples),
             seed=self.seed,
         )
-        facts = result.to_json()
         if self.json:
-            print_json(facts)
+            print_json(result.to_json())
         else:
-            print_table([{"quantity": k, "value": v} for k, v in facts.items()])
-        return 1 if facts["verdict"] == "violated" else 0
+            print_table(tables.facts(result.to_json(), audit.MEANINGS))
+        return 1 if result.verdict == "violated" else 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Mechanisms:
+class Noise(SizeFlags, CountFlags, Command):
     """Error of every mechanism against the episode, predicted and measured: which one to pick.
 
     Examples:
-      jaxprivrl mechanisms --horizon 20 --episodes 20000 --epsilon 1 --dp-delta 1e-5
-      jaxprivrl mechanisms --homogeneous --families 2 --out mechanisms.png
+      jaxprivrl noise --horizon 20 --episodes 20000 --epsilon 1 --dp-delta 1e-5
+      jaxprivrl noise --homogeneous --families 2 --releases octaves --out noise.png
     """
 
     epsilon: float = 1.0
     """Target epsilon."""
-    dp_delta: float = 1e-5
-    """Delta of approximate targets."""
-    horizon: int = 20
-    """Steps of an episode."""
-    episodes: int = 20_000
-    """Largest number of episodes."""
-    num_states: int = 6
-    """States."""
-    num_actions: int = 2
-    """Actions."""
-    families: int = 3
-    """Released count families: 3 as in the paper, or 2 with visits derived by summing."""
-    homogeneous: bool = False
-    """Pool counts over the steps of an episode."""
-    centred_costs: bool = False
-    """Count costs as c - 1/2: a user moves less, so less noise is needed."""
     privatizers: tuple[str, ...] = ()
     """Privatizers to show; by default all that fit."""
     seeds: int = 8
     """Seeds of the measurement."""
-    out: Path = Path("results/mechanisms.png")
+    out: Path = Path("results/noise.png")
     """Figure to write; its ending chooses the format."""
-    json: bool = False
-    """Print one JSON object on stdout and nothing else."""
 
     def run(self) -> int:
         """Evaluates the mechanisms, prints the table, draws the figure."""
-        from tqdm import tqdm
-
-        from jaxprivrl import runtime
+        from jaxprivrl.numerics import runtime
 
         runtime.configure()
-        from jaxprivrl import mechanisms
+        from jaxprivrl.experiments import noise, plots
         from jaxprivrl.privatizers import PRIVATIZERS
 
+        plots.check_file(self.out)
         _validate.epsilon(self.epsilon)
-        problem = problem_of(self, self.num_states, self.num_actions)
-        for name in self.privatizers:
-            _validate.one_of("privatizer", name, PRIVATIZERS)
-        names = self.privatizers or tuple(PRIVATIZERS)
-        jobs = [(n, t) for n in names for t in mechanisms.targets(n, self.epsilon)]
+        _validate.probability("dp_delta", self.dp_delta)
+        seeds, problem = _validate.positive_int("seeds", self.seeds), problem_of(self)
+        names = [_validate.one_of("privatizer", name, PRIVATIZERS) for name in self.privatizers or PRIVATIZERS]
+        noise.check(problem, seeds)
+        jobs: list[tuple[Any, str]] = []
+        for name in dict.fromkeys(names):
+            found = noise.targets(PRIVATIZERS[name], self.epsilon)
+            jobs += [(PRIVATIZERS[name], target) for target in found]
+        if not jobs:
+            raise ValueError(f"None of {', '.join(names)} adds noise at epsilon={self.epsilon}. Pass another.")
         errors = []
-        for name, target in tqdm(jobs, desc="mechanisms", file=sys.stderr):
+        for privatizer, target in each(jobs, "noise"):
             try:
-                errors.append(
-                    mechanisms.evaluate(name, problem, self.epsilon, self.dp_delta, target, _at_least(self.seeds))
-                )
+                errors.append(noise.evaluate(privatizer, problem, self.epsilon, self.dp_delta, target, seeds))
             except ValueError as error:  # a mechanism that refuses this size says so, the others go on
-                print(f"jaxprivrl: left out {name}: {error}", file=sys.stderr)
-        rows = mechanisms.table(errors)
-        mechanisms.figure(errors, problem, self.out)
+                print(f"jaxprivrl: left out {privatizer.name}: {error}", file=sys.stderr)
+        if not errors:
+            raise ValueError("No mechanism fits these sizes; expected at least one. See what each of them says above.")
+        rows = noise.table(errors)
+        noise.figure(errors, problem, self.out)
         if self.json:
             print_json({"mechanisms": rows, "out": str(self.out)})
         else:
             print_table(rows)
+            print("std: predicted standard deviation of one count's noise, the largest (max) and that at the end.")
+            print("measured_end: root mean square error of a transition count as the real code releases it.")
             print(f"Wrote {self.out}.")
         return 0
-
-
-def _at_least(seeds: int) -> int:
-    return _validate.positive_int("seeds", seeds)

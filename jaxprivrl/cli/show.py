@@ -6,75 +6,75 @@ from typing import Any
 
 import tyro
 
-from jaxprivrl.cli.flags import print_json
+from jaxprivrl.cli.flags import Command, print_json
 
 
 @dataclasses.dataclass(frozen=True)
-class Plot:
-    """Draw cumulative regret of run folders, with accounted guarantees in the legend.
+class Plot(Command):
+    """Draw cumulative regret of run folders: guarantees and what differs in the legend, a panel for each MDP.
 
     Examples:
       jaxprivrl plot runs/a runs/b --out regret.png
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run folders."""
     out: Path = Path("regret.png")
     """File to write; its ending chooses the format."""
 
     def run(self) -> int:
         """Draws the figure."""
-        from jaxprivrl import plotting, results
+        from jaxprivrl.experiments import plots, results
 
-        if self.out.suffix not in (".png", ".pdf", ".svg"):
-            raise ValueError(f"Expected --out {self.out} to end in .png, .pdf or .svg. Rename it.")
-        if self.out.is_dir():
-            raise ValueError(f"{self.out} is a folder, expected a file to write. Pass another --out.")
-        results.check_folder(self.out.parent)
+        plots.check_file(self.out)
         data = [results.load(folder) for folder in self.runs]
         if not data:
             raise ValueError("Expected at least one run folder. Make one with 'jaxprivrl sweep --out'.")
-        axes = plotting.regret(data)
-        plotting.save(axes.figure, self.out)
-        print(f"Wrote {self.out}.")
+        axes = plots.regret(data)
+        plots.save(axes.figure, self.out)
+        if self.json:
+            print_json({"out": str(self.out)})
+        else:
+            print(f"Wrote {self.out}.")
         return 0
 
 
 @dataclasses.dataclass(frozen=True)
-class List:
+class List(Command):
     """Names of environments, learners, privatizers, calibrations and post-processings.
 
     Examples:
       jaxprivrl list --json
     """
 
-    json: bool = False
-    """Print one JSON object on stdout and nothing else."""
-
     def run(self) -> int:
         """Prints the registries."""
-        from jaxprivrl import accounting, published
         from jaxprivrl.environments import ENVIRONMENTS
-        from jaxprivrl.learners import LEARNERS
-        from jaxprivrl.postprocess import POSTPROCESSORS
+        from jaxprivrl.learners import LEARNERS, POSTPROCESSORS
+        from jaxprivrl.parameters import Parameter
+        from jaxprivrl.privacy.privatizer import CALIBRATIONS
         from jaxprivrl.privatizers import PRIVATIZERS
+        from jaxprivrl.published import experiment as published
+        from jaxprivrl.schedules import SCHEDULES
 
-        def line(factory: Any) -> str:
-            return (factory.__doc__ or "").strip().split("\n")[0]
+        def declared(parameters: tuple[Parameter, ...]) -> dict[str, str]:
+            return {p.name: p.meaning for p in parameters}
+
+        def described(registry: Any) -> dict[str, Any]:
+            return {n: {"description": e.summary, "parameters": declared(e.parameters)} for n, e in registry.items()}
+
+        def trusted(registry: Any) -> dict[str, Any]:
+            return {n: {"description": p.summary, "guarantee": p.trust} for n, p in registry.items()}
 
         listing: dict[str, Any] = {
-            "environments": {name: line(f) for name, f in ENVIRONMENTS.items()},
-            "learners": {name: line(f) for name, f in LEARNERS.items()},
-            "privatizers": {
-                name: {"description": line(f), "guarantee": accounting.MECHANISMS[name].trust}
-                for name, f in PRIVATIZERS.items()
-            },
-            "published_learners": {name: line(f) for name, f in published.LEARNERS.items()},
-            "published_privatizers": {
-                name: {"description": line(f), "guarantee": "none"} for name, f in published.PRIVATIZERS.items()
-            },
-            "postprocess": {name: line(f) for name, f in POSTPROCESSORS.items()},
-            "calibrations": list(accounting.CALIBRATIONS),
+            "environments": described(ENVIRONMENTS),
+            "schedules": described(SCHEDULES),
+            "learners": described(LEARNERS),
+            "privatizers": trusted(PRIVATIZERS),
+            "published_learners": described(published.LEARNERS),
+            "published_privatizers": trusted(published.PRIVATIZERS),
+            "postprocess": {n: (f.__doc__ or "").strip().split("\n")[0] for n, f in POSTPROCESSORS.items()},
+            "calibrations": list(CALIBRATIONS),
         }
         if self.json:
             print_json(listing)
@@ -82,8 +82,11 @@ class List:
         for kind, entries in listing.items():
             print(f"{kind}:")
             for name in entries:
-                text = entries[name] if isinstance(entries, dict) else ""
-                if isinstance(text, dict):
-                    text = f"[{text['guarantee']}] {text['description']}"
-                print(f"  {name:<18} {text}".rstrip())
+                about = entries[name] if isinstance(entries, dict) else ""
+                text = about if isinstance(about, str) else about["description"]
+                if isinstance(about, dict) and "guarantee" in about:
+                    text = f"[{about['guarantee']}] {text}"
+                print(f"  {name:<20} {text}".rstrip())
+                for parameter, meaning in (about.get("parameters", {}) if isinstance(about, dict) else {}).items():
+                    print(f"    {parameter}: {meaning}")
         return 0

@@ -1,33 +1,18 @@
-"""Learners: from releases to policies. Their only data input is `Release`, so privacy is post-processing."""
+"""Learners: from releases to policies. Their only data input is `Release`, so privacy is post-processing.
 
-from jaxprivrl.learners.azar import ucb_vi_bernstein, ucb_vi_hoeffding
-from jaxprivrl.learners.base import Hyperparameters, Learner, LearnerFactory, default_learning_rate
+May import `privatizers.base`, `mdp`, `problem`, `numerics`. Import the registry and the protocol from here.
+"""
+
+from jaxprivrl.learners.base import Hyper, Info, Learner, Metric, Plan, Steps
 from jaxprivrl.learners.dp_ucb_vi import dp_ucb_vi
 from jaxprivrl.learners.ldp_obi import ldp_obi
+from jaxprivrl.learners.postprocess import POSTPROCESSORS
 from jaxprivrl.learners.pucb import pucb
 from jaxprivrl.learners.ucb import ucb_po, ucb_vi
+from jaxprivrl.learners.ucb_vi_azar import ucb_vi_bernstein, ucb_vi_hoeffding
 
-LEARNERS: dict[str, LearnerFactory] = {
-    "ucb_vi": ucb_vi,
-    "ucb_po": ucb_po,
-    "pucb": pucb,
-    "ldp_obi": ldp_obi,
-    "dp_ucb_vi": dp_ucb_vi,
-    "ucb_vi_hoeffding": ucb_vi_hoeffding,
-    "ucb_vi_bernstein": ucb_vi_bernstein,
+LEARNERS: dict[str, Learner] = {
+    learner.name: learner for learner in (ucb_vi, ucb_po, pucb, ldp_obi, dp_ucb_vi, ucb_vi_hoeffding, ucb_vi_bernstein)
 }
 
-__all__ = [
-    "LEARNERS",
-    "Hyperparameters",
-    "Learner",
-    "LearnerFactory",
-    "default_learning_rate",
-    "dp_ucb_vi",
-    "ldp_obi",
-    "pucb",
-    "ucb_po",
-    "ucb_vi",
-    "ucb_vi_bernstein",
-    "ucb_vi_hoeffding",
-]
+__all__ = ["LEARNERS", "POSTPROCESSORS", "Hyper", "Info", "Learner", "Metric", "Plan", "Steps"]

@@ -2,67 +2,139 @@
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprivrl.batching import batch_last
-from jaxprivrl.mdp import Policy, Shape
-from jaxprivrl.privatizers import Release
+from jaxprivrl import _validate
+from jaxprivrl.mdp import Policy
+from jaxprivrl.numerics.axes import batch_last
+from jaxprivrl.parameters import Parameter
+from jaxprivrl.privatizers.base import Release
+from jaxprivrl.problem import Problem, Shape
 
 Array = jax.Array
 Key = jax.Array
+Hyper = Mapping[str, Array]  # traced numbers f32[] by name: the declared parameters, and num_episodes
 
 
-class Hyperparameters(NamedTuple):
-    """Traced numbers of a learner: a sweep may vmap over any of them.
+class Plan(NamedTuple):
+    """What the users of the next epoch play and report.
 
     Attributes:
-      num_episodes: f32[], K, in the logarithms of the bonuses and the default step size.
-      bonus_scale: f32[], multiplies the whole bonus.
-      learning_rate: f32[], eta of mirror descent.
-      failure_prob: f32[], the learner's delta.
+      policy: f32[H, S, A], rows sum to one.
+      reporting: the public rule by which users report, f32[H, S, A]; None for every step, or the privatizer's own rule.
     """
 
-    num_episodes: Array
-    bonus_scale: Array
-    learning_rate: Array
-    failure_prob: Array
+    policy: Policy
+    reporting: Array | None = None
 
 
-def no_values(state: Any, release: Any) -> Array:
-    """Stands in for `Learner.values` of a learner without a bound."""
-    raise NotImplementedError("This learner states no bound on values. Use one of LEARNERS.")
+class Info(NamedTuple):
+    """What a learner says of its planning.
+
+    Attributes:
+      values: f32[H, S], the optimistic costs to go that the plan was made with, also of learners that work with rewards
+        (cost to go = steps to go - reward to go). At bonus_scale 1 they lie, with high probability, below V*, or below
+        V of the policy for policy optimization.
+    """
+
+    values: Array
 
 
-class Learner(NamedTuple):
-    """Pure functions; `step` is a scan body up to its key.
+class Metric(NamedTuple):
+    """A number that a learner reports beside its plan.
+
+    Attributes:
+      name: in results.
+      meaning: for people.
+      reduce: over the episodes between two records: "sum" (from the start), "mean" or "last".
+      of: `(info, initial) -> f32[]`, initial f32[S] the distribution of the first state.
+    """
+
+    name: str
+    meaning: str
+    reduce: str
+    of: Callable[[Any, Array], Array]
+
+
+class Steps(NamedTuple):
+    """A learner of given sizes and numbers: pure functions; `step` is a scan body up to its key.
 
     Attributes:
       init: `() -> state`.
-      step: `(key, state, release) -> (state, policy)`: the policy of the next episode; the key is consumed.
-      values: `(state, release) -> f32[H, S]`: the optimistic costs to go that `step` plans with from the same state
-        and release, also for learners that work with rewards (cost to go = steps to go - reward to go). At
-        bonus_scale 1 they lie, with high probability, below V*, or below V of the policy for policy optimization.
+      step: `(key, state, release) -> (state, plan, info)`: the plan of the next users, and a NamedTuple, or (), of what
+        the learner says of it; the key is consumed.
     """
 
     init: Callable[[], Any]
-    step: Callable[[Key, Any, Release], tuple[Any, Policy]]
-    values: Callable[[Any, Release], Array] = no_values
+    step: Callable[[Key, Any, Release], tuple[Any, Plan, Any]]
 
 
-class LearnerFactory(Protocol):
-    """Signature of the entries of LEARNERS."""
+@dataclass(frozen=True)
+class Learner:
+    """A learner as the registry knows it.
 
-    def __call__(self, shape: Shape, hyper: Hyperparameters) -> Learner: ...
+    Attributes:
+      name: as in the registry.
+      make: `(shape, hyper) -> Steps`, for one run; hyper has the declared parameters and num_episodes.
+      parameters: what a sweep may vary, with defaults; a default may be a function of the Problem.
+      postprocess: what its paper does to releases, a name in POSTPROCESSORS.
+      metrics: what a sweep may record beside the regret.
+      realised: whether its regret is the realised one, unless a spec says otherwise.
+      summary: one line for people.
+      bound, trust, paper: for the table of the README.
+    """
+
+    name: str
+    make: Callable[[Shape, Hyper], Steps]
+    parameters: tuple[Parameter, ...] = ()
+    postprocess: str = "none"
+    metrics: tuple[Metric, ...] = ()
+    realised: bool = False
+    summary: str = ""
+    bound: str = ""
+    trust: str = ""
+    paper: str = ""
+
+    def defaults(self, problem: Problem) -> dict[str, float]:
+        """Value of each declared parameter for a problem, unless it is given."""
+        return {p.name: float(p.default(problem) if callable(p.default) else p.default) for p in self.parameters}
 
 
-def default_learning_rate(horizon: int, num_actions: int, num_episodes: int) -> float:
+def _not_negative(name: str, value: float) -> float:
+    return _validate.finite_at_least(name, value, 0.0, "Use 1 for what the paper derives, 0 for none.")
+
+
+BONUS_SCALE = Parameter("bonus_scale", 1.0, "multiplies the whole exploration bonus", _not_negative)
+ERROR_SCALE = Parameter("error_scale", 1.0, "multiplies the error bounds E that the learner reads", _not_negative)
+FAILURE_PROB = Parameter("failure_prob", 0.1, "the learner's failure probability (delta)", _validate.probability)
+COMMON = (BONUS_SCALE, ERROR_SCALE, FAILURE_PROB)
+PLANNED_VALUE = Metric(
+    "planned_value",
+    "the optimistic cost of an episode that the plan was made with",
+    "mean",
+    lambda info, initial: jnp.sum(initial * info.values[0]),
+)
+
+
+def default_learning_rate(problem: Problem) -> float:
     """eta = sqrt(2 ln A / (H^2 K)), the step size of the paper's regret theorem for policy optimization."""
-    return float(np.sqrt(2.0 * np.log(num_actions) / (horizon**2 * num_episodes)))
+    H, A, K = problem.horizon, problem.num_actions, problem.num_episodes
+    return float(np.sqrt(2.0 * np.log(A) / (H**2 * K)))
+
+
+LEARNING_RATE = Parameter(
+    "learning_rate",
+    default_learning_rate,
+    "step size of mirror descent, by default sqrt(2 ln A / (H^2 K))",
+    lambda name, value: _validate.finite_at_least(name, value, 0.0, "Leave it out for the paper's step size."),
+    float,
+)
 
 
 def greedy(q: Array, u: Array) -> Policy:

@@ -3,15 +3,15 @@
 import jax
 import jax.numpy as jnp
 
-from jaxprivrl.learners.base import Hyperparameters, Learner
-from jaxprivrl.learners.rewards import LEAST_VISITS, Model, VarianceModel, optimistic_learner, variance_q, worst_error
-from jaxprivrl.mdp import Shape
-from jaxprivrl.privatizers import Release
+from jaxprivrl.learners.base import COMMON, PLANNED_VALUE, Hyper, Learner, Steps
+from jaxprivrl.learners.planning import LEAST_VISITS, Model, VarianceModel, optimistic_learner, variance_q, worst_error
+from jaxprivrl.privatizers.base import Release
+from jaxprivrl.problem import Shape
 
 Array = jax.Array
 
 
-def dp_ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
+def _dp_ucb_vi(shape: Shape, hyper: Hyper) -> Steps:
     """DP-UCBVI: value iteration with a Bernstein bonus and a Q that never grows, rewards R~ = N~ - C~.
 
       P(s2) = N~(s,a,s2)/N~,  r = clip(R~/N~, 0, 1),  iota = ln(30 HSAT/delta),  T = KH
@@ -30,7 +30,7 @@ def dp_ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
     Reference: Qiao and Wang, AISTATS 2023, Algorithm 1.
     """
     H, S, A = shape.horizon, shape.num_states, shape.num_actions
-    iota = jnp.log(30.0 * H * S * A * H * hyper.num_episodes / hyper.failure_prob)
+    iota = jnp.log(30.0 * H * S * A * H * hyper["num_episodes"] / hyper["failure_prob"])
 
     def estimate(release: Release) -> VarianceModel:
         N, E = release.counts.visits, worst_error(release.error)
@@ -38,16 +38,29 @@ def dp_ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
         inverse = 1.0 / jnp.maximum(N, LEAST_VISITS)
         bonus = jnp.sqrt(2.0 * iota * inverse) + 20.0 * H * S * iota * (E * inverse)
         mean = jnp.clip((N - release.counts.costs) * inverse, 0.0, 1.0)
-        rewards = jnp.where(seen, mean + hyper.bonus_scale * bonus, float(H))
+        rewards = jnp.where(seen, mean + hyper["bonus_scale"] * bonus, float(H))
         model = Model(rewards, release.counts.transitions, jnp.where(seen, inverse, 0.0))
         per_state = 1.0 / jnp.maximum(jnp.sum(N, -1), LEAST_VISITS)
         slow = 1e6 * H**3 * S * A * jnp.square(iota) * per_state
         fast = 1e3 * H**2 * S**2 * A * jnp.square(iota) * per_state * jnp.sqrt(jnp.square(E) + H**2)
         weights = jnp.minimum(slow + jnp.square(jnp.minimum(fast, float(H))), float(H) ** 2)
-        root = hyper.bonus_scale * jnp.sqrt(iota)
+        root = hyper["bonus_scale"] * jnp.sqrt(iota)
         return VarianceModel(model, weights, 2.0 * root, 4.0 * root)
 
     def q_function(constants: VarianceModel, value: Array, h: Array) -> Array:
         return variance_q(shape, constants, value, h)
 
     return optimistic_learner(shape, estimate, q_function, monotone=True)
+
+
+dp_ucb_vi = Learner(
+    "dp_ucb_vi",
+    _dp_ucb_vi,
+    COMMON,
+    postprocess="project",
+    metrics=(PLANNED_VALUE,),
+    summary="DP-UCBVI, Bernstein bonus, projected counts",
+    bound="√(SAH²T) + S²AH³/ε; + S²A√(H⁵T)/ε",
+    trust="both",
+    paper="Qiao and Wang 2023",
+)

@@ -5,18 +5,18 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxprivrl.batching import at_stage
-from jaxprivrl.learners.base import Hyperparameters, Learner
-from jaxprivrl.learners.rewards import Model, next_value, optimistic_learner
-from jaxprivrl.mdp import Shape
-from jaxprivrl.privatizers import Release
+from jaxprivrl.learners.base import COMMON, PLANNED_VALUE, Hyper, Learner, Steps
+from jaxprivrl.learners.planning import Model, next_value, optimistic_learner
+from jaxprivrl.numerics.axes import at_stage
+from jaxprivrl.privatizers.base import Release
+from jaxprivrl.problem import Shape
 
 Array = jax.Array
 
 ALPHA = 2.0  # any number above 1
 
 
-def ldp_obi(shape: Shape, hyper: Hyperparameters) -> Learner:
+def _ldp_obi(shape: Shape, hyper: Hyper) -> Steps:
     """LDP-OBI: optimistic value iteration with a bonus for the L1 error of the transitions, rewards R~ = N~ - C~.
 
       D = max(1, N~ + alpha E_N),  L_k = ln(4 pi^2 SAH k^3 / (3 delta)),  k the episode, alpha = 2
@@ -36,7 +36,7 @@ def ldp_obi(shape: Shape, hyper: Hyperparameters) -> Learner:
     Reference: Garcelon, Perchet, Pike-Burke and Pirotta, NeurIPS 2021.
     """
     H, S, A = shape.horizon, shape.num_states, shape.num_actions
-    log_cells = jnp.log(4.0 * math.pi**2 * S * A * H / (3.0 * hyper.failure_prob))
+    log_cells = jnp.log(4.0 * math.pi**2 * S * A * H / (3.0 * hyper["failure_prob"]))
 
     def estimate(release: Release) -> tuple[Model, Array]:
         (N, C, transitions), e = release.counts, release.error
@@ -46,11 +46,23 @@ def ldp_obi(shape: Shape, hyper: Hyperparameters) -> Learner:
         inverse, root = 1.0 / D, jnp.sqrt(L) * jax.lax.rsqrt(D)
         beta_r = math.sqrt(2.0) * root + ((ALPHA + 1.0) * e.visits + e.costs) * inverse
         beta_p = math.sqrt(14.0 * S) * root + (S * e.transitions + (ALPHA + 1.0) * e.visits) * inverse
-        rewards = (N - C) * inverse + hyper.bonus_scale * beta_r
-        return Model(rewards, transitions, inverse), hyper.bonus_scale * beta_p
+        rewards = (N - C) * inverse + hyper["bonus_scale"] * beta_r
+        return Model(rewards, transitions, inverse), hyper["bonus_scale"] * beta_p
 
     def q_function(constants: tuple[Model, Array], value: Array, h: Array) -> Array:
         model, beta_p = constants
         return next_value(model, value, h)[0] + (H - h).astype(jnp.float32) * at_stage(beta_p, h)
 
     return optimistic_learner(shape, estimate, q_function, steps_left=True)
+
+
+ldp_obi = Learner(
+    "ldp_obi",
+    _ldp_obi,
+    COMMON,
+    metrics=(PLANNED_VALUE,),
+    summary="LDP-OBI (constants partly recalled)",
+    bound="none given; √(S²AH³T) + S²A√(H⁵T)/ε",
+    trust="LDP only",
+    paper="Garcelon et al. 2021",
+)

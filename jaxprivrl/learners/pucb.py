@@ -3,15 +3,15 @@
 import jax
 import jax.numpy as jnp
 
-from jaxprivrl.learners.base import Hyperparameters, Learner
-from jaxprivrl.learners.rewards import Model, next_value, optimistic_learner, worst_error
-from jaxprivrl.mdp import Shape
-from jaxprivrl.privatizers import Release
+from jaxprivrl.learners.base import COMMON, PLANNED_VALUE, Hyper, Learner, Steps
+from jaxprivrl.learners.planning import Model, next_value, optimistic_learner, worst_error
+from jaxprivrl.privatizers.base import Release
+from jaxprivrl.problem import Shape
 
 Array = jax.Array
 
 
-def pucb(shape: Shape, hyper: Hyperparameters) -> Learner:
+def _pucb(shape: Shape, hyper: Hyper) -> Steps:
     """PUCB: optimistic value iteration on private counts, with rewards R~ = N~ - C~.
 
       phi = sqrt((2 ln(N~ + E) + 2 ln(SAH/delta)) / max(N~ - E, 1)),  psi = (1 + SH)(3 E/N~ + 2 E^2/N~^2)
@@ -27,7 +27,7 @@ def pucb(shape: Shape, hyper: Hyperparameters) -> Learner:
       supplement prints another phi).
     """
     H, S, A = shape.horizon, shape.num_states, shape.num_actions
-    log_cells = jnp.log(S * A * H / hyper.failure_prob)
+    log_cells = jnp.log(S * A * H / hyper["failure_prob"])
 
     def estimate(release: Release) -> Model:
         N, E = release.counts.visits, worst_error(release.error)
@@ -36,7 +36,7 @@ def pucb(shape: Shape, hyper: Hyperparameters) -> Learner:
         phi = jnp.sqrt((2.0 * jnp.log(n + E) + 2.0 * log_cells) / jnp.maximum(n - E, 1.0))
         inverse = 1.0 / n
         psi = (1.0 + S * H) * (E * inverse) * (3.0 + 2.0 * (E * inverse))
-        bonus = hyper.bonus_scale * ((H + 1.0) * phi + psi)
+        bonus = hyper["bonus_scale"] * ((H + 1.0) * phi + psi)
         rewards = jnp.where(enough, (N - release.counts.costs) * inverse + bonus, float(H))
         return Model(rewards, release.counts.transitions, jnp.where(enough, inverse, 0.0))
 
@@ -44,3 +44,15 @@ def pucb(shape: Shape, hyper: Hyperparameters) -> Learner:
         return jnp.minimum(next_value(model, value, h)[0], float(H))
 
     return optimistic_learner(shape, estimate, q_function)
+
+
+pucb = Learner(
+    "pucb",
+    _pucb,
+    COMMON,
+    metrics=(PLANNED_VALUE,),
+    summary="PUCB",
+    bound="√(S²AH³T) + S²AH³/ε; none given",
+    trust="JDP only",
+    paper="Vietri et al. 2020",
+)

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxprivrl import noise
-from jaxprivrl.batching import at_stage, stage_scan
-from jaxprivrl.learners.base import Hyperparameters, Learner, greedy
-from jaxprivrl.mdp import Policy, Shape
-from jaxprivrl.privatizers import Release
+from jaxprivrl.learners.base import COMMON, LEARNING_RATE, PLANNED_VALUE, Hyper, Info, Learner, Plan, Steps, greedy
+from jaxprivrl.mdp import Policy
+from jaxprivrl.numerics import random
+from jaxprivrl.numerics.axes import at_stage, stage_scan
+from jaxprivrl.privatizers.base import Release
+from jaxprivrl.problem import Shape
 
 Array = jax.Array
 Key = jax.Array
@@ -30,7 +31,7 @@ class Estimates(NamedTuple):
     inverse: Array
 
 
-def ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
+def _ucb_vi(shape: Shape, hyper: Hyper) -> Steps:
     """Private-UCB-VI: optimistic value iteration on private counts.
 
       M = max(1, N~ + E1),  bonus = Lc/sqrt(M) + 3 E1/M + H Lc/sqrt(M) + H (S E2 + 2 E1)/M
@@ -45,7 +46,7 @@ def ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
     log_term, _ = _confidence(shape, hyper)
 
     def plan(release: Release) -> Array:
-        estimates = paper_estimates(shape, release, hyper.bonus_scale, log_term * (1.0 + H))
+        estimates = paper_estimates(shape, release, hyper["bonus_scale"], log_term * (1.0 + H))
 
         def backward(value: Array, h: Array, estimates: Estimates) -> tuple[Array, Array]:
             q = optimistic_q(shape, estimates, value, h)
@@ -53,17 +54,14 @@ def ucb_vi(shape: Shape, hyper: Hyperparameters) -> Learner:
 
         return stage_scan(backward, jnp.zeros(S), estimates, H, reverse=True)[1]
 
-    def step(key: Key, state: tuple, release: Release) -> tuple[tuple, Policy]:
-        return state, greedy(plan(release), noise.uniform(key, (H, S)))
+    def step(key: Key, state: tuple[()], release: Release) -> tuple[tuple[()], Plan, Info]:
+        q = plan(release)
+        return state, Plan(greedy(q, random.uniform(key, (H, S)))), Info(jnp.min(q, -1))
 
-    def values(state: tuple, release: Release) -> Array:
-        del state
-        return jnp.min(plan(release), -1)
-
-    return Learner(init=lambda: (), step=step, values=values)
+    return Steps(init=lambda: (), step=step)
 
 
-def ucb_po(shape: Shape, hyper: Hyperparameters) -> Learner:
+def _ucb_po(shape: Shape, hyper: Hyper) -> Steps:
     """Private-UCB-PO: optimistic policy evaluation on private counts, then a mirror-descent step.
 
       M = max(1, N~ + E1),  bonus = Lc/sqrt(M) + 3 E1/M + H (Lp/sqrt(M) + (S E2 + 2 E1)/M)
@@ -78,14 +76,14 @@ def ucb_po(shape: Shape, hyper: Hyperparameters) -> Learner:
     """
     H, S, A = shape.horizon, shape.num_states, shape.num_actions
     log_c, log_p = _confidence(shape, hyper)
-    optimizer = optax.sgd(hyper.learning_rate)
+    optimizer = optax.sgd(hyper["learning_rate"])
 
     def init() -> Any:
         logits = jnp.zeros((H, S, A))
         return logits, optimizer.init(logits)
 
     def evaluate(policy: Policy, release: Release) -> Array:
-        estimates = paper_estimates(shape, release, hyper.bonus_scale, log_c + H * log_p)
+        estimates = paper_estimates(shape, release, hyper["bonus_scale"], log_c + H * log_p)
 
         def backward(value: Array, h: Array, constants: Any) -> tuple[Array, Array]:
             estimates, policy = constants
@@ -94,20 +92,17 @@ def ucb_po(shape: Shape, hyper: Hyperparameters) -> Learner:
 
         return stage_scan(backward, jnp.zeros(S), (estimates, policy), H, reverse=True)[1]
 
-    def step(key: Key, state: Any, release: Release) -> tuple[Any, Policy]:
+    def step(key: Key, state: Any, release: Release) -> tuple[Any, Plan, Info]:
         del key
         logits, optimizer_state = state
         policy = jax.nn.softmax(logits)
         q = evaluate(policy, release)
         updates, optimizer_state = optimizer.update(q, optimizer_state, logits)
         logits = optax.apply_updates(logits, updates)
-        return (logits - jnp.max(logits, -1, keepdims=True), optimizer_state), policy
+        state = logits - jnp.max(logits, -1, keepdims=True), optimizer_state
+        return state, Plan(policy), Info(jnp.sum(policy * q, -1))
 
-    def values(state: Any, release: Release) -> Array:
-        policy = jax.nn.softmax(state[0])
-        return jnp.sum(policy * evaluate(policy, release), -1)
-
-    return Learner(init, step, values)
+    return Steps(init, step)
 
 
 def paper_estimates(shape: Shape, release: Release, bonus_scale: Array, log_term: Array) -> Estimates:
@@ -130,9 +125,31 @@ def optimistic_q(shape: Shape, estimates: Estimates, value: Array, h: Array) -> 
     return jnp.clip(q, 0.0, (shape.horizon - h).astype(jnp.float32))
 
 
-def _confidence(shape: Shape, hyper: Hyperparameters) -> tuple[Array, Array]:
+def _confidence(shape: Shape, hyper: Hyper) -> tuple[Array, Array]:
     """Lc = sqrt(2 ln(4SAT/delta)) and Lp = sqrt(4S ln(6SAT/delta)), T = KH."""
-    SAT = shape.num_states * shape.num_actions * shape.horizon * hyper.num_episodes
-    Lc = jnp.sqrt(2.0 * jnp.log(4.0 * SAT / hyper.failure_prob))
-    Lp = jnp.sqrt(4.0 * shape.num_states * jnp.log(6.0 * SAT / hyper.failure_prob))
+    SAT = shape.num_states * shape.num_actions * shape.horizon * hyper["num_episodes"]
+    Lc = jnp.sqrt(2.0 * jnp.log(4.0 * SAT / hyper["failure_prob"]))
+    Lp = jnp.sqrt(4.0 * shape.num_states * jnp.log(6.0 * SAT / hyper["failure_prob"]))
     return Lc, Lp
+
+
+ucb_vi = Learner(
+    "ucb_vi",
+    _ucb_vi,
+    COMMON,
+    metrics=(PLANNED_VALUE,),
+    summary="Private-UCB-VI; with `exact`, UCB-VI",
+    bound="√(SAH³T) + S²AH³/ε; + S²A√(H⁵T)/ε",
+    trust="both",
+    paper="Chowdhury and Zhou 2022, Alg. 2",
+)
+ucb_po = Learner(
+    "ucb_po",
+    _ucb_po,
+    (*COMMON, LEARNING_RATE),
+    metrics=(PLANNED_VALUE,),
+    summary="Private-UCB-PO; with `exact`, OPPO",
+    bound="√(S²AH³T) + S²AH³/ε; + S²A√(H⁵T)/ε",
+    trust="both",
+    paper="Chowdhury and Zhou 2022, Alg. 1",
+)

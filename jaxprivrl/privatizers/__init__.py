@@ -1,67 +1,33 @@
-"""Privatizers: from the sensitive counts of users' episodes to the releases that a learner may see."""
+"""The mechanisms: one file for each family of them, and the device side that they share. PRIVATIZERS is the registry.
 
-from jaxprivrl.privatizers.base import (
-    NoiseParameters,
-    NoiseStream,
-    Privatizer,
-    PrivatizerFactory,
-    PrivatizerState,
-    Release,
-    Totals,
-    additive,
-    batched,
-)
-from jaxprivrl.privatizers.gaussian import (
-    central_batched,
-    central_blt,
-    central_gaussian,
-    central_honaker,
-    central_toeplitz,
-    host_strategy,
-    local_gaussian,
-)
-from jaxprivrl.privatizers.laplace import central_laplace, exact, local_laplace
-from jaxprivrl.privatizers.reports import local_bernoulli, local_sampled, local_sampled_family, shuffle_batched
+May import `privacy`, `problem`, `schedules`, `mdp`, `numerics`. Import members from here, and `Release`, `Users` from
+`privatizers.base`, which needs JAX; the registry does not.
+"""
 
-PRIVATIZERS: dict[str, PrivatizerFactory] = {
-    "exact": exact,
-    "central_laplace": central_laplace,
-    "local_laplace": local_laplace,
-    "central_gaussian": central_gaussian,
-    "central_honaker": central_honaker,
-    "central_blt": central_blt,
-    "central_toeplitz": central_toeplitz,
-    "central_batched": central_batched,
-    "local_gaussian": local_gaussian,
-    "local_bernoulli": local_bernoulli,
-    "local_sampled": local_sampled,
-    "local_sampled_family": local_sampled_family,
-    "shuffle_batched": shuffle_batched,
+from jaxprivrl.privacy.privatizer import Privatizer
+from jaxprivrl.privatizers.bernoulli import local_bernoulli, shuffle_bernoulli
+from jaxprivrl.privatizers.exact import exact
+from jaxprivrl.privatizers.local import local_gaussian, local_laplace
+from jaxprivrl.privatizers.sampled import local_sampled, local_sampled_family
+from jaxprivrl.privatizers.toeplitz import central_blt, central_toeplitz
+from jaxprivrl.privatizers.tree import central_gaussian, central_honaker, central_laplace
+
+PRIVATIZERS: dict[str, Privatizer] = {
+    privatizer.name: privatizer
+    for privatizer in (
+        exact,
+        central_laplace,
+        local_laplace,
+        central_gaussian,
+        central_honaker,
+        central_blt,
+        central_toeplitz,
+        local_gaussian,
+        local_bernoulli,
+        local_sampled,
+        local_sampled_family,
+        shuffle_bernoulli,
+    )
 }
 
-__all__ = [
-    "PRIVATIZERS",
-    "NoiseParameters",
-    "NoiseStream",
-    "Privatizer",
-    "PrivatizerFactory",
-    "PrivatizerState",
-    "Release",
-    "Totals",
-    "additive",
-    "batched",
-    "central_batched",
-    "central_blt",
-    "central_gaussian",
-    "central_honaker",
-    "central_laplace",
-    "central_toeplitz",
-    "exact",
-    "host_strategy",
-    "local_bernoulli",
-    "local_gaussian",
-    "local_laplace",
-    "local_sampled",
-    "local_sampled_family",
-    "shuffle_batched",
-]
+__all__ = ["PRIVATIZERS", "Privatizer"]

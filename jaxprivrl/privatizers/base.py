@@ -1,18 +1,25 @@
-"""The privatizer protocol, and the form that the mechanisms share.
+"""What privatizers share on the device: the types between engine, privatizer and learner, and exact sums.
 
-Every additive mechanism is written as exact prefix counts plus a noise stream that does not depend on the data and is
-drawn at unit scale. The noise of a seed is then drawn once for all epsilons, the counts stay exact integers, and the
-noise can be tested without data. The scale of the noise comes from `accounting`, through `NoiseParameters`.
+Every additive mechanism is written as exact sums plus noise that does not depend on the data and is drawn at unit
+scale. The noise of a seed is then drawn once for all epsilons, the counts stay exact integers, and the noise can be
+tested without data. The scale of the noise comes from `privacy.accounting`, through `Parameters`.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxprivrl.mdp import Counts, Shape
+from jaxprivrl.mdp import Counts
+from jaxprivrl.numerics import random
+from jaxprivrl.numerics.axes import keep_rows
+from jaxprivrl.privacy import errors
+from jaxprivrl.privacy.accounting import Calibrated
+from jaxprivrl.privacy.privatizer import Privatizer
+from jaxprivrl.privacy.report import Report
+from jaxprivrl.problem import Problem, Shape
 
 Array = jax.Array
 Key = jax.Array
@@ -34,19 +41,50 @@ class Release(NamedTuple):
     num_episodes: Array
 
 
-class NoiseParameters(NamedTuple):
+class Clock(NamedTuple):
+    """Public numbers, i32[] each, the same for every run of a batch.
+
+    Attributes:
+      users: who have reported.
+      releases: that have been made.
+      released: users in the last of them.
+    """
+
+    users: Array
+    releases: Array
+    released: Array
+
+
+class Users(NamedTuple):
+    """SENSITIVE: what m users of one policy report, before noise.
+
+    Attributes:
+      counts: sums over the users, f32 `[H, S, A(, S)]` by step; of sampled reports those of the drawn steps alone, of
+        reports in bits with costs rounded to bits.
+      groups: i32[H, parts], users who report each step (and family); None unless steps are drawn.
+      number: m; the Python number 1 for a single user.
+      before: i32[], users before these.
+    """
+
+    counts: Counts
+    groups: Array | None
+    number: Any
+    before: Array
+
+
+class Parameters(NamedTuple):
     """What accounting tells a privatizer: traced numbers, so that a grid of epsilons is one program.
 
     Attributes:
       scale: f32[], scale of one noise draw.
-      error: Counts of f32[M], high-probability error by bucket of the episode number (see `precision`).
-      strategy: f32[2, 5], what `host_strategy` returns; read by mechanisms that depend on K. The same for every epsilon
-        of a sweep, as the noise of a seed is: it must not be batched where the noise is shared.
+      error: Counts of f32[ROWS], high-probability error by bucket of the variance (see `privacy.errors`).
+      data: the strategy's numbers that depend on the number of leaves, f32; the same for every epsilon of a sweep, as
+        the noise of a seed is.
     """
 
     scale: Array
     error: Counts
-    strategy: Array | None = None
+    data: Any
 
 
 class Totals(NamedTuple):
@@ -58,161 +96,96 @@ class Totals(NamedTuple):
     transitions: Array  # i32[H|1, S, A, S]
 
 
-class BatchTotals(NamedTuple):
-    """SENSITIVE: Totals of all users so far, and of those whose batch has closed."""
-
-    now: Totals
-    closed: Totals
-
-
-class PrivatizerState(NamedTuple):
-    """State of every privatizer, in three parts by what they depend on.
+class State(NamedTuple):
+    """State of every privatizer, by what its parts depend on.
 
     Attributes:
-      num_episodes: i32[], users seen: the same for every run of a batch.
-      noise: data-independent noise at unit scale: the same for every epsilon of a seed.
-      totals: SENSITIVE Totals of one run, BatchTotals of a batched mechanism.
+      seed: data-independent noise at unit scale: the same for every epsilon of a seed.
+      cell: SENSITIVE Totals of one run.
     """
 
-    num_episodes: Array
-    noise: Any
-    totals: Any
+    seed: Any
+    cell: Any
 
 
-class Privatizer(NamedTuple):
-    """A pair of pure functions; `step` is a scan body up to its key.
+class Runtime(NamedTuple):
+    """The device side of a privatizer: pure functions of one run; keys are consumed.
 
     Attributes:
-      init: `(zero_counts) -> (state, release)`: exact zeros, what the first episode uses.
-      step: `(key, state, counts_of_one_episode) -> (state, release)`; the counts have all H stages, whether the
-        counters are pooled or not; the key is consumed.
+      init: `() -> (State, Counts)`: before the first user, and the empty release.
+      absorb: `(key, parameters, state, users) -> State`: m users report; the law is that of m single users.
+      release: `(key, parameters, state, clock) -> (State, Counts)`: noisy counts of all who have been absorbed;
+        clock.releases counts this one too.
+      view: `(parameters, counts, clock) -> Release`: what the learner is told.
     """
 
-    init: Callable[[Counts], tuple[PrivatizerState, Release]]
-    step: Callable[[Key, PrivatizerState, Counts], tuple[PrivatizerState, Release]]
+    init: Callable[[], tuple[State, Counts]]
+    absorb: Callable[[Key, Parameters, State, Users], State]
+    release: Callable[[Key, Parameters, State, Clock], tuple[State, Counts]]
+    view: Callable[[Parameters, Counts, Clock], Any]
 
 
-class PrivatizerFactory(Protocol):
-    """Signature of the entries of PRIVATIZERS."""
+def parameters(privatizer: Privatizer, problem: Problem, calibrated: Calibrated) -> Parameters:
+    """What accounting found, as arrays of the types that every program expects."""
+    data = privatizer.strategy.data(privatizer.num_leaves(problem))
+    tables: Any = calibrated.errors
+    host: Any = (round_up(calibrated.noise_scale), Counts(*tables), data)
+    return Parameters(*jax.tree.map(lambda x: np.asarray(x, np.float32), host))
 
-    def __call__(self, shape: Shape, parameters: NoiseParameters) -> Privatizer: ...
+
+def round_up(scale: float) -> np.float32:
+    """f32: a scale rounded down would fall short of the proof."""
+    rounded = np.float32(scale)
+    return np.nextafter(rounded, np.float32(np.inf)) if rounded < scale else rounded
 
 
-class NoiseStream(NamedTuple):
-    """Data-independent noise on a running count, at unit scale.
+def release_view(privatizer: Privatizer, shape: Shape) -> Callable[[Parameters, Counts, Clock], Release]:
+    """The Release of noisy counts: with their standard deviations, and the errors of their variance's bucket."""
+    strategy = privatizer.strategy
 
-    Attributes:
-      init: `(zeros) -> state` for a tuple of arrays of counters.
-      step: `(key, state, n) -> (state, noise)`: the noise of the release after n episodes, like `zeros`; it follows
-        the key, or, where noise is made for a block of episodes, the key of the step that starts the block.
-      std: `(n) -> f32[]`: standard deviation of one entry of that noise.
-      bucket: `(n) -> i32[]`: row of the error table.
+    def view(parameters: Parameters, counts: Counts, clock: Clock) -> Release:
+        leaves = clock.released if strategy.per_user else clock.releases
+        units = strategy.units(jnp, parameters.data, leaves)
+        variances = privatizer.law.variance(jnp, privatizer.report, shape, parameters.scale, units)
+        row = errors.bucket(jnp, units)
+        error = jax.tree.map(lambda table: jax.lax.dynamic_index_in_dim(table, row, keepdims=False), parameters.error)
+        return Release(counts, Counts(*map(jnp.sqrt, variances)), error, clock.released)
+
+    return view
+
+
+def report_one(key: Key, report: Report, shape: Shape, private: Array, counts: Counts, before: Array) -> Users:
+    """What one user sends, from its counts by step; the key is consumed.
+
+    Without noise (`private` false) every mechanism reports the counts themselves.
     """
-
-    init: Callable[[Any], Any]
-    step: Callable[[Key, Any, Array], tuple[Any, Any]]
-    std: Callable[[Array], Array]
-    bucket: Callable[[Array], Array]
-
-
-def additive(shape: Shape, parameters: NoiseParameters, stream: NoiseStream) -> Privatizer:
-    """Exact prefix counts plus `scale` times a noise stream: the common form of the mechanisms.
-
-    With two families only costs and transitions get noise of their own; visits are the noisy transitions summed over
-    s2, and their std grows by sqrt(S).
-    """
-
-    def release(totals: Totals, unit: Any, n: Array) -> Release:
-        return noisy_release(shape, parameters, totals, unit, stream.std(n), n, stream.bucket(n))
-
-    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
-        totals = zero_totals(zero_counts)
-        n = jnp.zeros((), jnp.int32)
-        state = PrivatizerState(n, stream.init(tuple(zero_counts[-shape.families :])), totals)
-        return state, release(totals, None, n)
-
-    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
-        n = state.num_episodes + 1
-        totals = add_episode(state.totals, pool(shape, counts))
-        noise_state, unit = stream.step(key, state.noise, n)
-        return PrivatizerState(n, noise_state, totals), release(totals, unit, n)
-
-    return Privatizer(init, step)
+    H, parts = shape.horizon, report.parts(shape)
+    if counts.visits.shape[0] != H:
+        raise ValueError(
+            f"Got counts of {counts.visits.shape[0]} stages, expected {H}: a user reports the steps of an episode, "
+            "before any pooling. Pass the counts by step."
+        )
+    counts = clip_costs(counts)
+    if report.bits:
+        u = random.uniform(key, (H, 1, 1))
+        bit = (u < counts.costs).astype(jnp.float32)
+        counts = counts._replace(costs=jnp.where(private, bit, counts.costs))
+    if not report.step:
+        return Users(counts, None, 1, before)
+    W = report.weight(shape)
+    part = jnp.minimum((random.uniform(key, ()) * W).astype(jnp.int32), W - 1)
+    steps = jnp.arange(H) == part // parts
+    groups = (steps[:, None] & (jnp.arange(parts) == part % parts)[None]).astype(jnp.int32)
+    return Users(reported_by(report, shape, private, groups, counts), groups, 1, before)
 
 
-def batched(shape: Shape, parameters: NoiseParameters, stream: NoiseStream) -> Privatizer:
-    """`additive` with releases that change only when a batch of users closes, on the schedule of `batch_index`.
-
-    The stream counts batches in the place of episodes, and so do the error tables. Between two of them the last
-    release stands, and no noise is drawn.
-    """
-
-    def release(closed: Totals, unit: Any, n: Array) -> Release:
-        j = batch_index(n)
-        return noisy_release(shape, parameters, closed, unit, stream.std(j), last_close(n), bucket=j)
-
-    def init(zero_counts: Counts) -> tuple[PrivatizerState, Release]:
-        totals, n = zero_totals(zero_counts), jnp.zeros((), jnp.int32)
-        unit = tuple(zero_counts[-shape.families :])
-        return PrivatizerState(n, (stream.init(unit), unit), BatchTotals(totals, totals)), release(totals, None, n)
-
-    def step(key: Key, state: PrivatizerState, counts: Counts) -> tuple[PrivatizerState, Release]:
-        n = state.num_episodes + 1
-        now, closed = state.totals
-        now = add_episode(now, pool(shape, counts))
-
-        def close(key: Key, noise: Any, now: Totals, closed: Totals) -> tuple[Any, Totals]:
-            del closed
-            return stream.step(key, noise[0], batch_index(n)), now
-
-        def hold(key: Key, noise: Any, now: Totals, closed: Totals) -> tuple[Any, Totals]:
-            del key, now
-            return noise, closed
-
-        noise, closed = jax.lax.cond(n == last_close(n), close, hold, key, state.noise, now, closed)
-        return PrivatizerState(n, noise, BatchTotals(now, closed)), release(closed, noise[1], n)
-
-    return Privatizer(init, step)
-
-
-def batch_index(n: Array) -> Array:
-    """Batches that n episodes close, i32[]: 4 m + floor(n / 2^m), m = max(floor(log2 n) - 2, 0); four to an octave.
-
-    The same numbers as `strategies.num_batches`, which accounting uses.
-    """
-    m = _batch_exponent(n)
-    return 4 * m + (n >> m)
-
-
-def last_close(n: Array) -> Array:
-    """The last episode up to n that closed a batch, i32[]: n with all but its three leading bits cleared."""
-    m = _batch_exponent(n)
-    return (n >> m) << m
-
-
-def _batch_exponent(n: Array) -> Array:
-    return jnp.maximum(29 - jax.lax.clz(jnp.maximum(n, 1)), 0)
-
-
-def noisy_release(
-    shape: Shape, parameters: NoiseParameters, totals: Totals, unit: Any, unit_std: Array, n: Array, bucket: Array
-) -> Release:
-    """The Release of exact totals of n episodes and noise at unit scale, None for none yet.
-
-    Centred costs C - N/2 get half the noisy visits back at once, as C + noise of the costs + half that of the visits.
-    """
-    scale, families = parameters.scale, shape.families
-    if unit is None:
-        noisy = true_counts(totals)
-    else:
-        visits, costs, transitions = (scale * x for x in of_three_families(unit, totals))
-        if shape.centred_costs:
-            costs = costs + 0.5 * (visits if families == 3 else jnp.sum(transitions, -1))
-        noisy = add_noise(totals, Counts(visits, costs, transitions))
-    std, spread = scale * unit_std, shape.num_states if families == 2 else 1
-    std_costs = std * np.float32(np.sqrt(1 + spread / 4)) if shape.centred_costs else std
-    stds = Counts(std * np.float32(np.sqrt(spread)), std_costs, std)
-    return make_release(shape, parameters, noisy, stds, n, bucket)
+def reported_by(report: Report, shape: Shape, private: Array, groups: Array, counts: Counts) -> Counts:
+    """One user's counts with zeros where it does not report."""
+    families = shape.families
+    held = [groups[:, i if report.family else 0] > 0 for i in range(families)]
+    kept = [keep_rows(x, b | ~private) for x, b in zip(counts[-families:], held, strict=True)]
+    visits = kept[0] if families == 3 else counts.visits  # derived from transitions in the release
+    return Counts(visits, *kept[-2:])
 
 
 def encode(shape: Shape, counts: Counts) -> Counts:
@@ -220,32 +193,22 @@ def encode(shape: Shape, counts: Counts) -> Counts:
     return counts._replace(costs=counts.costs - 0.5 * counts.visits) if shape.centred_costs else counts
 
 
-def make_release(
-    shape: Shape, parameters: NoiseParameters, noisy: Counts, std: Counts, n: Array, bucket: Array
-) -> Release:
-    """The Release of n episodes: derives visits if two families are released, and looks the errors up."""
-    if shape.families == 2:
-        noisy = noisy._replace(visits=jnp.sum(noisy.transitions, -1))
-    error = jax.tree.map(lambda table: jax.lax.dynamic_index_in_dim(table, bucket, keepdims=False), parameters.error)
-    return Release(noisy, std, error, n)
+def derived(shape: Shape, noisy: Counts) -> Counts:
+    """The counts with visits summed from the transitions, if two families are released."""
+    return noisy._replace(visits=jnp.sum(noisy.transitions, -1)) if shape.families == 2 else noisy
 
 
 def pool(shape: Shape, counts: Counts) -> Counts:
-    """Counts of one episode, given by step, on the stage axis of the counters: as they are, or summed over h."""
+    """Counts by step on the stage axis of the counters: as they are, or summed over h."""
     if shape.num_stages == 1:
         return jax.tree.map(lambda x: jnp.sum(x, 0, keepdims=True), counts)
     return counts
 
 
-def zero_totals(zero_counts: Counts) -> Totals:
+def zero_totals(zeros: Counts) -> Totals:
     """Totals of no users, shaped like a Counts of zeros."""
-    v, c, t = zero_counts
+    v, c, t = zeros
     return Totals(v.astype(jnp.int32), c, jnp.zeros_like(c), t.astype(jnp.int32))
-
-
-def add_episode(totals: Totals, counts: Counts) -> Totals:
-    """Adds one user's counts."""
-    return accumulate(totals, clip_costs(counts))
 
 
 def clip_costs(counts: Counts) -> Counts:
@@ -266,11 +229,6 @@ def accumulate(totals: Totals, counts: Counts) -> Totals:
         (total - totals.costs) - costs,
         totals.transitions + counts.transitions.astype(jnp.int32),
     )
-
-
-def of_three_families(unit: Any, totals: Totals) -> Counts:
-    """Noise of the released families as Counts, with zeros for visits that are not released but derived."""
-    return Counts(*unit) if len(unit) == 3 else Counts(jnp.zeros_like(totals.costs), *unit)
 
 
 def add_noise(totals: Totals, noise: Counts) -> Counts:
