@@ -20,3 +20,19 @@ def forget_programs():
     run._compile.cache_clear()
     jax.clear_caches()
     gc.collect()
+
+
+# Left out of `make test-fast`: they compile many programs, run audits, or run whole scripts and notebooks.
+SLOW = (
+    "audit", "cli", "engine", "experiments", "published", "privatizers", "test_benchmarks", "test_binomial",
+    "test_conformance", "test_docs", "test_lattice", "test_learners", "test_optimism", "test_plugins",
+    "test_river_swim",
+    "test_environment_gym", "test_environment_sepsis", "test_composition",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests of slow folders and modules, and whatever says so itself."""
+    for item in items:
+        if set(SLOW) & {*item.path.parent.parts[-1:], item.path.stem}:
+            item.add_marker(pytest.mark.slow)
